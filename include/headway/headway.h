@@ -1,0 +1,283 @@
+/* Headway: multi-head attention for CPUs.
+ *
+ * Everything public is in this header. Conventions:
+ *
+ *   sizes      int64_t counts of elements; strides too (elements, never bytes); workspaces in bytes
+ *   letters    B batch, Lq/Lk query/key length, Hq/Hkv query/key-value heads, D head size of query and
+ *              key, Dv head size of value, E width of the layer's input
+ *   errors     every function that can fail returns a headway_status; on any error no output has been
+ *              written, and headway_engine_error() says which argument was wrong, what was given and
+ *              what was expected. Nothing here prints, aborts, exits or sets errno.
+ *   memory     create functions allocate, the others never do: they use the caller's workspace
+ *   threads    engines and layers are read-only once created; any number of host threads may use one
+ *              at the same time, each call with a workspace of its own
+ *   growth     structs that callers fill begin with their own size and have an initialiser macro; start
+ *              from it, and a program built against an older header keeps its meaning
+ *
+ * One answer: with f32 arithmetic an output row has the same bits on every instruction set, for any
+ * thread count, batch, place in the batch, strides and tiling. It depends on that row's inputs only.
+ */
+#ifndef HEADWAY_H
+#define HEADWAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define HEADWAY_API __attribute__((visibility("default")))
+#else
+#define HEADWAY_API
+#endif
+
+#define HEADWAY_VERSION_MAJOR 0
+#define HEADWAY_VERSION_MINOR 1
+#define HEADWAY_VERSION_PATCH 0
+
+/* "0.1.0": the version of the library that runs, which may be newer than the header. */
+HEADWAY_API const char *headway_version(void);
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+typedef enum headway_status {
+    HEADWAY_OK = 0,
+    HEADWAY_ERROR_ARGUMENT,    /* a null pointer, a size, shape, stride, type or enum out of range */
+    HEADWAY_ERROR_OVERLAP,     /* elements of an output overlap each other or an input */
+    HEADWAY_ERROR_WORKSPACE,   /* the workspace is missing, too small or misaligned */
+    HEADWAY_ERROR_MEMORY,      /* allocation failed, or a size does not fit the address space */
+    HEADWAY_ERROR_NOT_BUILT,   /* the instruction set asked for is not in this build */
+    HEADWAY_ERROR_CANNOT_RUN,  /* it is built, but this CPU or operating system can't run it */
+    HEADWAY_ERROR_UNSUPPORTED  /* legal by the documentation, but not in this version */
+} headway_status;
+
+/* "ok", "argument", ...: a short lasting name; "unknown status" for anything else. */
+HEADWAY_API const char *headway_status_text(headway_status status);
+
+/* ---- tensor ---------------------------------------------------------------------------------- */
+
+typedef enum headway_dtype {
+    HEADWAY_F32 = 0,
+    HEADWAY_F16 = 1,
+    HEADWAY_BF16 = 2,
+    HEADWAY_BOOL = 3 /* one byte, non-zero is true */
+} headway_dtype;
+
+#define HEADWAY_MAX_RANK 4
+
+/* A view of the caller's memory. Element (i0, i1, ...) lies at data + sum(i * stride), strides in
+ * elements. Strides may be 0 (broadcast, inputs only) or negative. The memory stays the caller's. */
+typedef struct headway_tensor {
+    void *data;
+    headway_dtype dtype;
+    int rank;
+    int64_t shape[HEADWAY_MAX_RANK];
+    int64_t stride[HEADWAY_MAX_RANK];
+} headway_tensor;
+
+/* A view of densely packed, row-major data of the first `rank` extents of `shape`. */
+HEADWAY_API headway_tensor headway_tensor_dense(void *data, headway_dtype dtype, int rank,
+                                                const int64_t *shape);
+
+/* ---- engine: which instruction set, how many threads ------------------------------------------ */
+
+typedef struct headway_engine headway_engine;
+
+/* Receives one line per error that an engine reports. May be called from several threads at once. */
+typedef void headway_log_fn(void *context, const char *line);
+
+typedef struct headway_engine_config {
+    size_t size;
+    /* Name of the instruction set's row: "avx512", "avx2", "neon", "scalar". NULL: the environment
+     * variable HEADWAY_ISA if it is set and not empty, else the best that runs here. */
+    const char *isa;
+    /* Threads a call may use, the caller's included; 0: what affinity, the cgroup's quota and
+     * OpenMP's own settings allow. */
+    int threads;
+    headway_log_fn *log; /* may be NULL */
+    void *log_context;
+} headway_engine_config;
+
+#define HEADWAY_ENGINE_CONFIG_INIT {sizeof(headway_engine_config), NULL, 0, NULL, NULL}
+
+/* Chooses the kernel row and stores it in the engine. config may be NULL: all defaults.
+ * Errors: NOT_BUILT and CANNOT_RUN name the row and the reason in the log line (config->log).
+ * *engine is written only on success. */
+HEADWAY_API headway_status headway_engine_create(const headway_engine_config *config,
+                                                 headway_engine **engine);
+
+/* NULL is allowed. Layers made with the engine must be destroyed before it. */
+HEADWAY_API void headway_engine_destroy(headway_engine *engine);
+
+/* Copies the detail text of the engine's last error ("" if there was none), cut to size - 1 bytes and
+ * terminated. Returns the whole text's length. With one engine in several threads "last" is whichever
+ * call came last; the text is never torn. */
+HEADWAY_API size_t headway_engine_error(const headway_engine *engine, char *text, size_t size);
+
+/* Name of the chosen row, and the largest number of threads a call will use. */
+HEADWAY_API const char *headway_engine_isa(const headway_engine *engine);
+HEADWAY_API int headway_engine_threads(const headway_engine *engine);
+
+/* The rows this version knows, best first. */
+typedef struct headway_isa_info {
+    const char *name;
+    int built;          /* compiled into this library */
+    int runs;           /* this CPU and operating system can run it */
+    const char *reason; /* why not built or why it cannot run; "" when it runs */
+} headway_isa_info;
+
+/* Fills *info for row `index` (0, 1, ...); HEADWAY_ERROR_ARGUMENT past the last row. */
+HEADWAY_API headway_status headway_isa_at(int index, headway_isa_info *info);
+
+/* ---- attention: the core on the caller's tensors ---------------------------------------------- */
+
+typedef enum headway_causal {
+    HEADWAY_CAUSAL_NONE = 0,
+    HEADWAY_CAUSAL_TOP_LEFT = 1,     /* offset 0 */
+    HEADWAY_CAUSAL_BOTTOM_RIGHT = 2, /* offset[b] = key_length[b] - query_length[b] */
+    HEADWAY_CAUSAL_OFFSETS = 3       /* offset[b] = causal_offsets[b], any sign */
+} headway_causal;
+
+/* What a call computes, beyond its tensors. For query row i and key j of batch b, head h:
+ *
+ *   score(i,j)  = scale * dot(query[b,i,h,:], key[b,j,h / (Hq/Hkv),:]) + float mask
+ *   valid(i,j)  = bool mask AND float mask != -inf AND j < key_length[b] AND, when causal,
+ *                 j <= i + offset[b]
+ *   out[b,i,h]  = sum over valid j of softmax(score)(j) * value[b,j,h / (Hq/Hkv),:]
+ *   lse[b,h,i]  = log(sum over valid j of exp(score(i,j)))
+ *
+ * A row with no valid key gives out = 0 and lse = -inf. What lies in key and value at keys that are
+ * not valid for a row never influences that row, be it NaN or Inf. Finite mask values are numbers,
+ * however low. NaN in a valid place gives NaN in that row (value: in that row's column) only. */
+typedef struct headway_attention_params {
+    size_t size;
+    const float *scale; /* NULL: 1/sqrt(D); else any finite value, 0 and negative ones included */
+    headway_causal causal;
+    const int64_t *causal_offsets; /* (B), HEADWAY_CAUSAL_OFFSETS only, else NULL */
+    const int64_t *query_lengths;  /* (B), 0..Lq, or NULL: Lq. Rows beyond it are not written */
+    const int64_t *key_lengths;    /* (B), 0..Lk, or NULL: Lk */
+    /* BOOL (non-zero: attend) or F32 (added), of rank 1 (Lk), 2 (Lq, Lk) or 4 (B, Hq, Lq, Lk), where
+     * every extent may be 1 (broadcast). Any strides. Read in place. NULL: none. */
+    const headway_tensor *mask;
+    const headway_tensor *lse; /* output, F32 (B, Hq, Lq), any strides, or NULL */
+} headway_attention_params;
+
+#define HEADWAY_ATTENTION_PARAMS_INIT \
+    {sizeof(headway_attention_params), NULL, HEADWAY_CAUSAL_NONE, NULL, NULL, NULL, NULL, NULL}
+
+#define HEADWAY_WORKSPACE_ALIGNMENT 64
+
+/* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32 of
+ * rank 4. Any strides of the first three axes (other layouts and packed QKV are strides alone); the
+ * last must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents
+ * may be 0. Elements of out must not overlap each other or an input. params may be NULL.
+ *
+ * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24:
+ *   |out - exact| <= (expm1(2 * e) + (Lk + Lk/64 + 16) * u) * sum_j p(j) |value(j)|
+ *   e = max over valid j of ((D + 4) * u * |scale| * sum_d |q(d) k(j,d)| + 4 * u * |score(j)|)
+ *   |lse - exact| <= e + (Lk + Lk/64 + 16) * u + 2 * u * |lse|
+ *
+ * workspace: headway_attention_workspace() says how many bytes a call needs; data pointers are not
+ * looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing
+ * before or after the call. */
+HEADWAY_API headway_status headway_attention_workspace(const headway_engine *engine,
+                                                       const headway_attention_params *params,
+                                                       const headway_tensor *query,
+                                                       const headway_tensor *key,
+                                                       const headway_tensor *value, size_t *bytes);
+
+HEADWAY_API headway_status headway_attention(const headway_engine *engine,
+                                             const headway_attention_params *params,
+                                             const headway_tensor *query, const headway_tensor *key,
+                                             const headway_tensor *value, const headway_tensor *out,
+                                             void *workspace, size_t bytes);
+
+/* Writes in words what a call with these arguments would do: row, path, tile sizes, threads,
+ * workspace, and why. Cut to size - 1 bytes and terminated. */
+HEADWAY_API headway_status headway_attention_explain(const headway_engine *engine,
+                                                     const headway_attention_params *params,
+                                                     const headway_tensor *query,
+                                                     const headway_tensor *key,
+                                                     const headway_tensor *value, char *text,
+                                                     size_t size);
+
+/* ---- mha: the layer --------------------------------------------------------------------------- */
+
+typedef struct headway_mha headway_mha;
+
+typedef struct headway_mha_config {
+    size_t size;
+    int64_t heads;           /* Hq, required */
+    int64_t kv_heads;        /* 0: heads */
+    int64_t head_size;       /* D; 0: rows of the query weight / heads */
+    int64_t value_head_size; /* Dv; 0: rows of the value weight / kv_heads, fused: head_size */
+    int transposed;          /* non-zero: weights are stored (inputs, outputs), as GPT-2's Conv1D */
+} headway_mha_config;
+
+#define HEADWAY_MHA_CONFIG_INIT {sizeof(headway_mha_config), 0, 0, 0, 0, 0}
+
+/* Weights are F32, of rank 2 (outputs, inputs) or, for query, key, value and their biases, with the
+ * outputs axis split in two: (heads, head size, inputs). Any strides, so that every interleaving of
+ * fused projections is a view. Output channel c belongs to head c / head size. Give either `fused` or
+ * all of query, key, value. Biases may each be NULL. Everything is copied at create. */
+typedef struct headway_mha_weights {
+    size_t size;
+    const headway_tensor *fused; /* (Hq*D + Hkv*D + Hkv*Dv, E): rows of query, key, value */
+    const headway_tensor *fused_bias;
+    const headway_tensor *query; /* (Hq*D, E) */
+    const headway_tensor *query_bias;
+    const headway_tensor *key; /* (Hkv*D, Ek) */
+    const headway_tensor *key_bias;
+    const headway_tensor *value; /* (Hkv*Dv, Ev) */
+    const headway_tensor *value_bias;
+    const headway_tensor *out; /* (Eo, Hq*Dv) */
+    const headway_tensor *out_bias;
+} headway_mha_weights;
+
+#define HEADWAY_MHA_WEIGHTS_INIT                                                                \
+    {sizeof(headway_mha_weights), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* Packs the weights once for the engine's row. The engine must outlive the layer. */
+HEADWAY_API headway_status headway_mha_create(const headway_engine *engine,
+                                              const headway_mha_config *config,
+                                              const headway_mha_weights *weights,
+                                              headway_mha **layer);
+
+/* NULL is allowed. */
+HEADWAY_API void headway_mha_destroy(headway_mha *layer);
+
+/* The whole layer:
+ *   Q = query . Wq^T + bq, K = key . Wk^T + bk, V = value . Wv^T + bv, split into heads
+ *   out = concatenated heads of attention(Q, K, V) . Wo^T + bo
+ *
+ * query (B, Lq, E), key (B, Lk, Ek), value (B, Lk, Ev), out (B, Lq, Eo), F32 of rank 3, last stride 1
+ * unless its extent is 1. key NULL: query (self-attention); value NULL: key. params as for
+ * headway_attention(); may be NULL. An empty row gives the output bias. Out rows at and beyond a query
+ * length are not written. out must not overlap an input. */
+HEADWAY_API headway_status headway_mha_workspace(const headway_mha *layer,
+                                                 const headway_attention_params *params,
+                                                 const headway_tensor *query,
+                                                 const headway_tensor *key,
+                                                 const headway_tensor *value, size_t *bytes);
+
+HEADWAY_API headway_status headway_mha_forward(const headway_mha *layer,
+                                               const headway_attention_params *params,
+                                               const headway_tensor *query,
+                                               const headway_tensor *key,
+                                               const headway_tensor *value,
+                                               const headway_tensor *out, void *workspace,
+                                               size_t bytes);
+
+HEADWAY_API headway_status headway_mha_explain(const headway_mha *layer,
+                                               const headway_attention_params *params,
+                                               const headway_tensor *query,
+                                               const headway_tensor *key,
+                                               const headway_tensor *value, char *text, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

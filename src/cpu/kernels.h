@@ -1,0 +1,147 @@
+/* THE contract: what a row of the kernel table provides, and what its kernels promise.
+ *
+ * Words. A row is one instruction set's set of kernels. A vector is `lanes` floats wide; lanes never
+ * share a sum. A tile is a block of up to row->vectors vectors side by side. A panel is k lines of one
+ * tile's width, densely packed: panel[p * width + j].
+ *
+ * Common to all kernels
+ *   units      elements, never bytes
+ *   reads      exactly the named elements; panels and tiles to their padded width
+ *   writes     exactly the named elements
+ *   alignment  pointers are aligned to their type; 64 bytes is faster, never required
+ *   aliasing   arguments do not overlap unless said otherwise
+ *   effects    no allocation, no errors, no globals, no change of the floating-point environment
+ *   re-entrant any number of threads, distinct outputs
+ *   bits       each kernel gives the bits of the scalar row's kernel, whatever m, vectors, strides and
+ *              alignment are; a NaN equals any NaN
+ *
+ * No kernel uses a fused multiply-add where the contract does not write fma, nor separate operations
+ * where it does.
+ */
+#ifndef HEADWAY_KERNELS_H
+#define HEADWAY_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The order of summation: constants of the arithmetic, the same for every row, never to be tuned.
+ * The running maximum moves at multiples of HEADWAY_KEY_BLOCK keys; segments of
+ * HEADWAY_SEGMENT_KEYS keys start afresh and are merged in order. */
+#define HEADWAY_KEY_BLOCK 128
+#define HEADWAY_SEGMENT_KEYS 512
+
+/* Limits over all rows, for the callers' arrays. */
+#define HEADWAY_MAX_VECTORS 4
+#define HEADWAY_MAX_WIDTH 64
+
+/* One tile row of GEMM: for i < m, v < vectors, l < lanes
+ *
+ *   start = accumulate ? c(i,v,l) * (scale ? scale[v*lanes + l] : 1) : +0
+ *   sum   = fma over p = 0 .. k-1 in order, starting at start: sum = fma(a(i,p), b(p,v,l), sum)
+ *   c(i,v,l) = bias ? sum + bias[v*lanes + l] : sum
+ *
+ *   a(i,p)   = a[i * a_row + p * a_col]       any strides
+ *   b(p,v,l) = b[p * vectors*lanes + v*lanes + l]
+ *   c(i,v,l) = c[v][i * c_row + l], touched for l < count[v] only (count NULL: all lanes)
+ *
+ * m >= 1, 1 <= vectors <= row->vectors, k >= 0. Without accumulate, c is not read.
+ * Serves the projections (a: activations, b: packed weights), K . Q^T (a: keys, b: packed queries) and
+ * P . V (a: values read along keys, b: weights, accumulate with the rescaling of the online softmax).
+ * Error: (k + 1) * 2^-24 * sum |a b| against exact arithmetic, plus the rounding of scale and bias. */
+struct headway_gemm {
+    int64_t m;
+    int64_t k;
+    int vectors;
+    int accumulate;
+    const float *a;
+    ptrdiff_t a_row, a_col;
+    const float *b;
+    float *c[HEADWAY_MAX_VECTORS];
+    ptrdiff_t c_row;
+    const int *count;
+    const float *scale;
+    const float *bias;
+};
+typedef void headway_gemm_fn(const struct headway_gemm *g);
+
+/* One block of keys of the online softmax, in place, lanes = query rows; w = vectors*lanes:
+ * scores[j * w + lane] for j < keys holds the dot products in units of exp_poly.h, and then weights.
+ *
+ *   s(j) = scores(j)
+ *   with bias (keys, w), in natural units:  s(j) = bias(j) == -inf ? -inf
+ *                                                                  : fma(bias(j), HEADWAY_EXP_UNIT, s(j))
+ *   with first, last (w):                   s(j) = first <= j && j < last ? s(j) : -inf
+ *   top = row_max; for j in order: top = s(j) > top ? s(j) : top        a NaN is never the maximum
+ *   ref = top == -inf ? 0 : top
+ *   rescale = e(row_max - ref)
+ *   row_sum = row_sum * rescale; for j in order: p = e(s(j) - ref), row_sum = row_sum + p,
+ *                                                scores(j) = p
+ *   row_max = top
+ *
+ * e is exp_poly.h's. Start a segment with row_max = -INFINITY, row_sum = 0. 1 <= keys <=
+ * HEADWAY_KEY_BLOCK. first and last are given together or not at all; they may lie outside
+ * 0 .. keys. A NaN score that is not excluded gives NaN in its lane's row_sum; a score of +inf too. */
+struct headway_softmax {
+    int keys;
+    int vectors;
+    float *scores;
+    const float *bias;
+    const int32_t *first, *last;
+    float *row_max, *row_sum, *rescale;
+};
+typedef void headway_softmax_fn(const struct headway_softmax *s);
+
+/* Merges a later segment into an earlier one, w = vectors*lanes:
+ *   top = later_max > row_max ? later_max : row_max; ref = top == -inf ? 0 : top
+ *   x = e(row_max - ref), y = e(later_max - ref)
+ *   row_sum = fma(row_sum, x, later_sum * y)
+ *   sum(d)  = fma(sum(d), x, later(d) * y)                        d < m, sum and later (m, w)
+ *   row_max = top */
+struct headway_merge {
+    int64_t m;
+    int vectors;
+    float *sum, *row_max, *row_sum;
+    const float *later, *later_max, *later_sum;
+};
+typedef void headway_merge_fn(const struct headway_merge *g);
+
+/* Transposes n lines into a panel: panel[p * width + j] = lines[j][p] * scale for j < n, p < k, and +0
+ * for n <= j < width. 0 <= n <= width, width a multiple of the row's lanes, at most
+ * HEADWAY_MAX_WIDTH. */
+typedef void headway_pack_fn(float *panel, int width, const float *const *lines, int n, int64_t k,
+                             float scale);
+
+/* Transposes back and divides: lines[j][p] = divisor[j] == 0 ? 0 : panel[p * width + j] / divisor[j]
+ * for j < n, p < k. */
+typedef void headway_unpack_fn(float *const *lines, int n, const float *panel, int width, int64_t k,
+                               const float *divisor);
+
+/* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide their
+ * latency; returns the floating-point operations done (two per lane and multiply-add). The machine's
+ * peak is that over the time it took. *sink keeps the compiler from dropping the work. */
+typedef int64_t headway_peak_fn(int64_t rounds, float *sink);
+
+struct headway_row {
+    const char *name; /* the one word: directory, suffix, --isa, test label */
+    uint32_t tiers;   /* what the CPU and operating system must offer, all of it: tiers.h */
+    int lanes;        /* floats in a vector */
+    int vectors;      /* vectors of the widest tile; lanes * vectors <= HEADWAY_MAX_WIDTH */
+    headway_gemm_fn *gemm;
+    headway_softmax_fn *softmax;
+    headway_merge_fn *merge;
+    headway_pack_fn *pack;
+    headway_unpack_fn *unpack;
+    headway_peak_fn *peak;
+};
+
+/* A row of the list: built (row != NULL) or absent with the reason. */
+struct headway_row_entry {
+    const char *name;
+    const struct headway_row *row;
+    const char *absent;
+};
+
+/* The rows in order of preference, best first; NULL past the end. */
+const struct headway_row_entry *headway_row_at(int index);
+
+#endif

@@ -1,0 +1,16 @@
+/* Memory. The only door to the allocator. */
+#ifndef HEADWAY_MEMORY_H
+#define HEADWAY_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* 64-byte aligned, or NULL. Never called by a function that runs a computation. */
+void *headway_memory_get(size_t bytes);
+void headway_memory_free(void *memory);
+
+/* *result = a * b or a + b; 0 when it does not fit or an operand is negative, and *result is untouched. */
+int headway_mul(int64_t a, int64_t b, int64_t *result);
+int headway_add(int64_t a, int64_t b, int64_t *result);
+
+#endif
