@@ -1,0 +1,29 @@
+/* The reference: attention and the whole layer in double precision, plain loops, every option the
+ * public API has. Allocates; not part of libheadway. */
+#ifndef HEADWAY_REFERENCE_H
+#define HEADWAY_REFERENCE_H
+
+#include "headway/headway.h"
+
+/* Where results go: dense arrays, each may be NULL. Rows beyond a query length are 0 (lse: -inf).
+ * The bounds say how far an f32 result of Headway may be from the value beside it (headway.h), one for
+ * each element. */
+struct headway_reference_out {
+    double *out;       /* attention (B, Lq, Hq, Dv), layer (B, Lq, Eo) */
+    double *out_bound; /* same shape */
+    double *lse;       /* (B, Hq, Lq) */
+    double *lse_bound; /* same shape */
+    double *probs;     /* (B, Hq, Lq, Lk): the attention weights */
+};
+
+/* Arguments as headway_attention() and headway_mha_forward() take them and have checked them. Returns
+ * 0, or -1 when memory ran out. */
+int headway_reference_attention(const headway_attention_params *params, const headway_tensor *query,
+                                const headway_tensor *key, const headway_tensor *value,
+                                const struct headway_reference_out *results);
+int headway_reference_mha(const headway_mha_config *config, const headway_mha_weights *weights,
+                          const headway_attention_params *params, const headway_tensor *query,
+                          const headway_tensor *key, const headway_tensor *value,
+                          const struct headway_reference_out *results);
+
+#endif

@@ -1,0 +1,47 @@
+/* The harness: named cases, guarded memory, comparison, skips that are named. One program = one ctest
+ * entry; exit 0 passed, 1 failed, 77 everything asked for was skipped. */
+#ifndef HEADWAY_CHECK_H
+#define HEADWAY_CHECK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Options every test program takes: --isa NAME (only that row), --case SUBSTRING, --seed N,
+ * --require a,b (a skip of one of these rows is a failure), --list. */
+void check_begin(int argc, char **argv);
+int check_end(void); /* prints "N passed, N failed, N skipped"; returns the exit status */
+
+extern uint64_t check_seed;
+const char *check_isa(void); /* --isa, or NULL */
+
+/* Enters a case; 0 when --case excludes it. All failures until the next call belong to it. */
+int check_case(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Records a failure, prints its place and text (the first ten of a case), and goes on. */
+void check_fail(const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void check_skip(const char *what, const char *reason); /* what: a row's name or a case */
+
+#define CHECK(condition, ...) \
+    ((condition) ? (void)0 : check_fail(__FILE__, __LINE__, __VA_ARGS__))
+
+/* Memory between two unreadable pages, flush to the end (at_end) or to the start; filled with the byte
+ * 0xA5. check_guard_free() fails the case if slack inside the mapping was written. */
+void *check_guard(size_t bytes, int at_end);
+void check_guard_free(void *memory);
+
+/* Same bits, a NaN equal to any NaN. Reports the first difference under `what`. */
+void check_bits(const float *got, const float *expected, int64_t count, const char *what);
+/* |got - expected| <= bound[i], written so that NaN against a number fails; NaN against NaN and equal
+ * infinities pass. Returns the largest error in units of the bound. */
+double check_bound(const float *got, const double *expected, const double *bound, int64_t count,
+                   const char *what);
+/* Poison: NaNs with a payload. */
+void check_poison(float *memory, int64_t count);
+
+/* splitmix64-based: same numbers everywhere. */
+uint64_t check_random(uint64_t *state);
+float check_uniform(uint64_t *state, float low, float high);
+float check_normal(uint64_t *state);
+void check_fill_normal(uint64_t *state, float *to, int64_t count, float deviation);
+
+#endif
