@@ -1,0 +1,128 @@
+/* GEMM tiles for AVX-512: the lanes run over the tile's columns, one broadcast of `a` per row and step.
+ *
+ * Register map of the widest tile, 6 rows x 4 vectors of 16:
+ *   zmm 0-23   acc[row][vector], one chain of fused multiply-adds each
+ *   zmm 24-27  a line of the panel b
+ *   zmm 28     a(row, p), broadcast
+ * Twenty-four chains hide the latency of four to five cycles at one or two multiply-adds a cycle, and
+ * 64 columns divide the widths and lengths of real models (64, 384, 768, 1024) without a rest. Narrower
+ * tiles take more rows for the same reason.
+ */
+#include <immintrin.h>
+
+#include "cpu/kernels.h"
+
+#if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) || \
+    !defined(__AVX512VL__)
+#error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
+#endif
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#define LANES 16
+#define MAX_ROWS 12
+
+static inline __mmask16 tail_mask(const struct headway_gemm *g, int v)
+{
+    return (__mmask16)((1u << g->count[v]) - 1);
+}
+
+/* Rows i .. i + rows - 1; rows and vectors are constants after inlining. */
+static inline __attribute__((always_inline)) void tile(const int rows, const int vectors,
+                                                       const struct headway_gemm *g, int64_t i)
+{
+    __m512 acc[MAX_ROWS][HEADWAY_MAX_VECTORS];
+    const ptrdiff_t a_row = g->a_row, a_col = g->a_col;
+    const float *a = g->a + i * a_row;
+    const float *b = g->b;
+
+    if (g->accumulate) {
+        UNROLL for (int r = 0; r < rows; r++) {
+            UNROLL for (int v = 0; v < vectors; v++) {
+                const float *c = g->c[v] + (i + r) * g->c_row;
+                acc[r][v] = g->count ? _mm512_maskz_loadu_ps(tail_mask(g, v), c)
+                                     : _mm512_loadu_ps(c);
+            }
+        }
+        if (g->scale) {
+            UNROLL for (int v = 0; v < vectors; v++) {
+                const __m512 scale = _mm512_loadu_ps(g->scale + v * LANES);
+                UNROLL for (int r = 0; r < rows; r++)
+                    acc[r][v] = _mm512_mul_ps(acc[r][v], scale);
+            }
+        }
+    } else {
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int v = 0; v < vectors; v++)
+                acc[r][v] = _mm512_setzero_ps();
+    }
+
+    for (int64_t p = g->k; p > 0; p--) {
+        __m512 line[HEADWAY_MAX_VECTORS];
+        UNROLL for (int v = 0; v < vectors; v++)
+            line[v] = _mm512_loadu_ps(b + v * LANES);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const __m512 x = _mm512_set1_ps(a[r * a_row]);
+            UNROLL for (int v = 0; v < vectors; v++)
+                acc[r][v] = _mm512_fmadd_ps(x, line[v], acc[r][v]);
+        }
+        a += a_col;
+        b += vectors * LANES;
+    }
+
+    UNROLL for (int v = 0; v < vectors; v++) {
+        float *c = g->c[v] + i * g->c_row;
+        if (g->bias) {
+            const __m512 bias = _mm512_loadu_ps(g->bias + v * LANES);
+            UNROLL for (int r = 0; r < rows; r++)
+                acc[r][v] = _mm512_add_ps(acc[r][v], bias);
+        }
+        if (g->count && g->count[v] < LANES) {
+            const __mmask16 mask = tail_mask(g, v);
+            UNROLL for (int r = 0; r < rows; r++)
+                _mm512_mask_storeu_ps(c + r * g->c_row, mask, acc[r][v]);
+        } else {
+            UNROLL for (int r = 0; r < rows; r++)
+                _mm512_storeu_ps(c + r * g->c_row, acc[r][v]);
+        }
+    }
+}
+
+/* All rows of g in steps of `most`, the rest in halves: 12 = 8 + 4, 6 = 4 + 2. */
+static inline __attribute__((always_inline)) void tiles(const int most, const int vectors,
+                                                        const struct headway_gemm *g)
+{
+    int64_t i = 0;
+    for (; i + most <= g->m; i += most)
+        tile(most, vectors, g, i);
+    if (most > 8 && i + 8 <= g->m) {
+        tile(8, vectors, g, i);
+        i += 8;
+    }
+    if (i + 4 <= g->m) {
+        tile(4, vectors, g, i);
+        i += 4;
+    }
+    if (i + 2 <= g->m) {
+        tile(2, vectors, g, i);
+        i += 2;
+    }
+    if (i < g->m)
+        tile(1, vectors, g, i);
+}
+
+void headway_gemm_avx512(const struct headway_gemm *g);
+
+void headway_gemm_avx512(const struct headway_gemm *g)
+{
+    switch (g->vectors) {
+    case 4: tiles(6, 4, g); break;
+    case 3: tiles(8, 3, g); break;
+    case 2: tiles(12, 2, g); break;
+    default: tiles(12, 1, g); break;
+    }
+}

@@ -1,0 +1,53 @@
+/* The AVX-512 row of the kernel table, and its peak loop. */
+#include <immintrin.h>
+
+#include "cpu/kernels.h"
+#include "cpu/tiers.h"
+
+#if !defined(__AVX512F__)
+#error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
+#endif
+
+#define LANES 16
+#define CHAINS 16
+
+headway_gemm_fn headway_gemm_avx512;
+headway_softmax_fn headway_softmax_avx512;
+headway_merge_fn headway_merge_avx512;
+headway_pack_fn headway_pack_avx512;
+headway_unpack_fn headway_unpack_avx512;
+
+static int64_t peak_avx512(int64_t rounds, float *sink)
+{
+    const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
+    __m512 acc[CHAINS];
+    for (int i = 0; i < CHAINS; i++)
+        acc[i] = _mm512_set1_ps((float)i);
+    for (int64_t r = 0; r < rounds; r++) {
+#if defined(__clang__)
+        _Pragma("clang loop unroll(full)")
+#else
+        _Pragma("GCC unroll 16")
+#endif
+        for (int i = 0; i < CHAINS; i++)
+            acc[i] = _mm512_fmadd_ps(acc[i], x, y);
+    }
+    __m512 sum = acc[0];
+    for (int i = 1; i < CHAINS; i++)
+        sum = _mm512_add_ps(sum, acc[i]);
+    *sink = _mm512_reduce_add_ps(sum);
+    return rounds * CHAINS * LANES * 2;
+}
+
+const struct headway_row headway_row_avx512 = {
+    .name = "avx512",
+    .tiers = HEADWAY_TIER_AVX2 | HEADWAY_TIER_AVX512,
+    .lanes = LANES,
+    .vectors = 4,
+    .gemm = headway_gemm_avx512,
+    .softmax = headway_softmax_avx512,
+    .merge = headway_merge_avx512,
+    .pack = headway_pack_avx512,
+    .unpack = headway_unpack_avx512,
+    .peak = peak_avx512,
+};

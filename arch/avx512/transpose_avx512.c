@@ -1,0 +1,102 @@
+/* Panels in and out for AVX-512: blocks of 16 x 16 floats are transposed in registers, tails by masked
+ * loads and stores. */
+#include <immintrin.h>
+
+#include "cpu/kernels.h"
+
+#if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) || \
+    !defined(__AVX512VL__)
+#error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
+#endif
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+/* t[i][j] <-> t[j][i]: pairs, fours within 128 bits, then the 128-bit quarters in two steps. */
+INLINE void transpose16(__m512 *t)
+{
+    __m512 a[LANES], b[LANES];
+    UNROLL for (int i = 0; i < LANES; i += 2) {
+        a[i] = _mm512_unpacklo_ps(t[i], t[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 1]);
+    }
+    UNROLL for (int i = 0; i < LANES; i += 4) {
+        b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);
+        b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
+        a[i + 4] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xDD);
+        a[i + 8] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xDD);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88);
+        t[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xDD);
+        t[i + 12] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0xDD);
+    }
+}
+
+INLINE __mmask16 first_lanes(int64_t n)
+{
+    return n >= LANES ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1);
+}
+
+void headway_pack_avx512(float *panel, int width, const float *const *lines, int n, int64_t k,
+                         float scale);
+void headway_unpack_avx512(float *const *lines, int n, const float *panel, int width, int64_t k,
+                           const float *divisor);
+
+void headway_pack_avx512(float *panel, int width, const float *const *lines, int n, int64_t k,
+                         float scale)
+{
+    const __m512 factor = _mm512_set1_ps(scale);
+    for (int j = 0; j < width; j += LANES) {
+        const int live = n - j < LANES ? (n - j > 0 ? n - j : 0) : LANES;
+        for (int64_t p = 0; p < k; p += LANES) {
+            const __mmask16 mask = first_lanes(k - p);
+            __m512 t[LANES];
+            UNROLL for (int i = 0; i < LANES; i++)
+                t[i] = i < live ? _mm512_maskz_loadu_ps(mask, lines[j + i] + p) : _mm512_setzero_ps();
+            transpose16(t);
+            /* Columns past n stay +0 whatever the sign of scale. */
+            UNROLL for (int i = 0; i < LANES; i++)
+                if (p + i < k)
+                    _mm512_storeu_ps(panel + (p + i) * width + j,
+                                     _mm512_maskz_mul_ps(first_lanes(live), t[i], factor));
+        }
+    }
+}
+
+void headway_unpack_avx512(float *const *lines, int n, const float *panel, int width, int64_t k,
+                           const float *divisor)
+{
+    for (int j = 0; j < n; j += LANES) {
+        const __m512 by = _mm512_loadu_ps(divisor + j);
+        const __mmask16 live = _mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        for (int64_t p = 0; p < k; p += LANES) {
+            const __mmask16 mask = first_lanes(k - p);
+            __m512 t[LANES];
+            UNROLL for (int i = 0; i < LANES; i++)
+                t[i] = p + i < k
+                           ? _mm512_maskz_div_ps(live, _mm512_loadu_ps(panel + (p + i) * width + j), by)
+                           : _mm512_setzero_ps();
+            transpose16(t);
+            UNROLL for (int i = 0; i < LANES; i++) {
+                if (j + i < n && mask == 0xFFFF)
+                    _mm512_storeu_ps(lines[j + i] + p, t[i]);
+                else if (j + i < n)
+                    _mm512_mask_storeu_ps(lines[j + i] + p, mask, t[i]);
+            }
+        }
+    }
+}
