@@ -8,6 +8,12 @@
 #error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #define LANES 16
 #define CHAINS 16
 
@@ -21,19 +27,13 @@ static int64_t peak_avx512(int64_t rounds, float *sink)
 {
     const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
     __m512 acc[CHAINS];
-    for (int i = 0; i < CHAINS; i++)
+    UNROLL for (int i = 0; i < CHAINS; i++)
         acc[i] = _mm512_set1_ps((float)i);
-    for (int64_t r = 0; r < rounds; r++) {
-#if defined(__clang__)
-        _Pragma("clang loop unroll(full)")
-#else
-        _Pragma("GCC unroll 16")
-#endif
-        for (int i = 0; i < CHAINS; i++)
+    for (int64_t r = 0; r < rounds; r++)
+        UNROLL for (int i = 0; i < CHAINS; i++)
             acc[i] = _mm512_fmadd_ps(acc[i], x, y);
-    }
     __m512 sum = acc[0];
-    for (int i = 1; i < CHAINS; i++)
+    UNROLL for (int i = 1; i < CHAINS; i++)
         sum = _mm512_add_ps(sum, acc[i]);
     *sink = _mm512_reduce_add_ps(sum);
     return rounds * CHAINS * LANES * 2;

@@ -53,8 +53,8 @@ INLINE __mmask16 first_lanes(int64_t n)
 
 void headway_pack_avx512(float *panel, int width, const float *const *lines, int n, int64_t k,
                          float scale);
-void headway_unpack_avx512(float *const *lines, int n, const float *panel, int width, int64_t k,
-                           const float *divisor);
+int headway_unpack_avx512(float *const *lines, int n, const float *panel, int width, int64_t k,
+                          const float *divisor);
 
 void headway_pack_avx512(float *panel, int width, const float *const *lines, int n, int64_t k,
                          float scale)
@@ -77,19 +77,25 @@ void headway_pack_avx512(float *panel, int width, const float *const *lines, int
     }
 }
 
-void headway_unpack_avx512(float *const *lines, int n, const float *panel, int width, int64_t k,
-                           const float *divisor)
+int headway_unpack_avx512(float *const *lines, int n, const float *panel, int width, int64_t k,
+                          const float *divisor)
 {
+    __mmask16 spoiled = 0;
     for (int j = 0; j < n; j += LANES) {
         const __m512 by = _mm512_loadu_ps(divisor + j);
         const __mmask16 live = _mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        const __mmask16 clean = _mm512_mask_cmp_ps_mask(first_lanes(n - j), by, by, _CMP_ORD_Q);
         for (int64_t p = 0; p < k; p += LANES) {
             const __mmask16 mask = first_lanes(k - p);
             __m512 t[LANES];
-            UNROLL for (int i = 0; i < LANES; i++)
-                t[i] = p + i < k
-                           ? _mm512_maskz_div_ps(live, _mm512_loadu_ps(panel + (p + i) * width + j), by)
-                           : _mm512_setzero_ps();
+            UNROLL for (int i = 0; i < LANES; i++) {
+                t[i] = _mm512_setzero_ps();
+                if (p + i < k) {
+                    const __m512 sum = _mm512_loadu_ps(panel + (p + i) * width + j);
+                    t[i] = _mm512_maskz_div_ps(live, sum, by);
+                }
+                spoiled |= _mm512_mask_cmp_ps_mask(clean, t[i], t[i], _CMP_UNORD_Q);
+            }
             transpose16(t);
             UNROLL for (int i = 0; i < LANES; i++) {
                 if (j + i < n && mask == 0xFFFF)
@@ -99,4 +105,5 @@ void headway_unpack_avx512(float *const *lines, int n, const float *panel, int w
             }
         }
     }
+    return spoiled != 0;
 }

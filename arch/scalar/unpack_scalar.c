@@ -2,15 +2,18 @@
 
 /* A zero divisor is replaced before the division, so that no compiler can turn the choice into a
  * division by zero with its flag. */
-void headway_unpack_scalar(float *const *lines, int n, const float *panel, int width, int64_t k,
-                           const float *divisor)
+int headway_unpack_scalar(float *const *lines, int n, const float *panel, int width, int64_t k,
+                          const float *divisor)
 {
+    int spoiled = 0;
     for (int j = 0; j < n; j++) {
         const int empty = divisor[j] == 0.0f;
         const float by = empty ? 1.0f : divisor[j];
         for (int64_t p = 0; p < k; p++) {
             const float quotient = panel[p * width + j] / by;
             lines[j][p] = empty ? 0.0f : quotient;
+            spoiled |= !empty && quotient != quotient && by == by;
         }
     }
+    return spoiled;
 }

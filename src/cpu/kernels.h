@@ -112,8 +112,9 @@ typedef void headway_pack_fn(float *panel, int width, const float *const *lines,
                              float scale);
 
 /* Transposes back and divides: lines[j][p] = divisor[j] == 0 ? 0 : panel[p * width + j] / divisor[j]
- * for j < n, p < k. */
-typedef void headway_unpack_fn(float *const *lines, int n, const float *panel, int width, int64_t k,
+ * for j < n, p < k. divisor has `width` elements. Returns non-zero if a NaN was written to a line
+ * whose divisor is not a NaN: the sign that poison behind a mask may have come through. */
+typedef int headway_unpack_fn(float *const *lines, int n, const float *panel, int width, int64_t k,
                                const float *divisor);
 
 /* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide their
