@@ -1,0 +1,37 @@
+/* What reference.c and reference_mha.c share. */
+#ifndef HEADWAY_REFERENCE_PARTS_H
+#define HEADWAY_REFERENCE_PARTS_H
+
+#include "oracle/reference.h"
+
+#define ROUNDOFF 0x1p-24 /* u of headway.h */
+
+/* Dense (B, L, H, D); error NULL: the elements are exact. */
+struct operand {
+    double *data;
+    double *error;
+    int64_t length, heads, size;
+};
+
+struct problem {
+    int64_t batch, query_length, key_length, query_heads, kv_heads, size, value_size;
+    double scale;
+    const headway_attention_params *params;
+    struct operand query, key, value;
+};
+
+/* NULL: all defaults. */
+const headway_attention_params *reference_params(const headway_attention_params *params);
+/* a * b * c * d zeros, or NULL. */
+double *reference_doubles(int64_t a, int64_t b, int64_t c, int64_t d);
+float reference_at(const headway_tensor *t, int64_t offset);
+/* Dense doubles of a strided f32 tensor, or NULL. */
+double *reference_gather(const headway_tensor *t);
+/* The operands' shapes and the scale, from the sizes and params. */
+void reference_finish(struct problem *p);
+void reference_free(struct problem *p);
+int64_t reference_query_length(const struct problem *p, int64_t b);
+/* The core on a finished problem whose operands are filled: 0, or -1 without memory. */
+int reference_attend(const struct problem *p, const struct headway_reference_out *results);
+
+#endif
