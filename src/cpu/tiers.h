@@ -26,8 +26,8 @@ struct headway_cpu_registers headway_cpu_read(void);
 /* The tiers those registers mean. Pure. */
 uint32_t headway_cpu_tiers(const struct headway_cpu_registers *registers);
 
-/* Names the first of the tiers in `needed` that `have` lacks, in words for a message ("AVX-512 F, BW,
- * DQ, VL"); NULL if none is missing. */
+/* Says what the first of the tiers in `needed` that `have` lacks asks for ("needs AVX2 and FMA, with AVX
+ * state enabled by the operating system"); NULL if none is missing. Static text. */
 const char *headway_tier_missing(uint32_t needed, uint32_t have);
 
 #endif

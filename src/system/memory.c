@@ -1,0 +1,48 @@
+#include "system/memory.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define ALIGNMENT 64
+
+void *headway_memory_get(size_t bytes)
+{
+    const int saved = errno;
+    void *memory;
+
+    if (bytes > PTRDIFF_MAX - ALIGNMENT)
+        return NULL;
+    /* aligned_alloc wants whole multiples of the alignment; none would be allowed to give NULL. */
+    bytes = bytes ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
+    memory = aligned_alloc(ALIGNMENT, bytes);
+    errno = saved;
+    return memory;
+}
+
+void headway_memory_free(void *memory)
+{
+    const int saved = errno;
+
+    free(memory);
+    errno = saved;
+}
+
+int headway_mul(int64_t a, int64_t b, int64_t *result)
+{
+    int64_t product;
+
+    if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product))
+        return 0;
+    *result = product;
+    return 1;
+}
+
+int headway_add(int64_t a, int64_t b, int64_t *result)
+{
+    int64_t sum;
+
+    if (a < 0 || b < 0 || __builtin_add_overflow(a, b, &sum))
+        return 0;
+    *result = sum;
+    return 1;
+}

@@ -1,0 +1,211 @@
+/* affinity masks, getpid */
+#define _GNU_SOURCE
+#include "system/parallel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#define PATH_SIZE 4096
+
+int headway_process(void)
+{
+    return (int)getpid();
+}
+
+static const char *skip_blanks(const char *text)
+{
+    return text + strspn(text, " \t\n");
+}
+
+int headway_quota_cpus(const char *text)
+{
+    const char *at = skip_blanks(text);
+    char *end;
+    long long quota, period = 100000;
+
+    quota = strtoll(at, &end, 10);
+    if (end == at || quota <= 0 || quota == LLONG_MAX)
+        return 0;
+    at = skip_blanks(end);
+    if (*at) {
+        period = strtoll(at, &end, 10);
+        if (end == at || *skip_blanks(end) || period <= 0)
+            return 0;
+    }
+    quota = quota / period + (quota % period != 0);
+    return quota < INT_MAX ? (int)quota : INT_MAX;
+}
+
+#ifdef _OPENMP
+/* A short file's text; 0 when there is none. Read without stdio, which would allocate. */
+static int read_text(const char *path, char *text, size_t size)
+{
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    size_t used = 0;
+    ssize_t got = 0;
+
+    if (file < 0)
+        return 0;
+    while (used < size - 1 && (got = read(file, text + used, size - 1 - used)) > 0)
+        used += (size_t)got;
+    close(file);
+    text[used] = '\0';
+    return got >= 0;
+}
+
+/* The limit of one group, whose files lie in `folder`. version is cgroup's, 1 or 2. */
+static int group_cpus(const char *folder, int version)
+{
+    char path[PATH_SIZE], text[128], period[64];
+
+    if (version == 2) {
+        snprintf(path, sizeof path, "%.3900s/cpu.max", folder);
+        return read_text(path, text, sizeof text) ? headway_quota_cpus(text) : 0;
+    }
+    snprintf(path, sizeof path, "%.3900s/cpu.cfs_quota_us", folder);
+    if (!read_text(path, text, sizeof text - sizeof period))
+        return 0;
+    snprintf(path, sizeof path, "%.3900s/cpu.cfs_period_us", folder);
+    if (read_text(path, period, sizeof period)) {
+        strcat(text, " ");
+        strcat(text, period);
+    }
+    return headway_quota_cpus(text);
+}
+
+/* The least limit of a group and all groups above it. In a container the path may be one of the host's
+ * that is not visible here; the mount's root is then the container's group, and it is reached too. */
+static int path_cpus(const char *mount, const char *group, int version)
+{
+    char folder[PATH_SIZE];
+    const size_t root = strlen(mount);
+    int least = 0;
+
+    snprintf(folder, sizeof folder, "%s%.3800s", mount, group);
+    for (;;) {
+        const int cpus = group_cpus(folder, version);
+        char *slash = strrchr(folder, '/');
+        if (cpus > 0 && (least == 0 || cpus < least))
+            least = cpus;
+        if (!slash || slash < folder + root)
+            return least;
+        *slash = '\0';
+    }
+}
+
+/* Whether the comma-separated list that ends at `end` has the word "cpu". */
+static int names_cpu(const char *list, const char *end)
+{
+    while (list < end) {
+        const char *comma = memchr(list, ',', (size_t)(end - list));
+        const char *stop = comma ? comma : end;
+        if (stop - list == 3 && memcmp(list, "cpu", 3) == 0)
+            return 1;
+        list = stop + 1;
+    }
+    return 0;
+}
+
+/* CPUs that the cgroups of this process allow, or 0. A line of /proc/self/cgroup is
+ * "id:controllers:path", with no controllers for version 2. */
+static int cgroup_cpus(void)
+{
+    char text[PATH_SIZE];
+    char *line, *rest = text;
+    int least = 0;
+
+    if (!read_text("/proc/self/cgroup", text, sizeof text))
+        return 0;
+    while ((line = strsep(&rest, "\n"))) {
+        const char *list = strchr(line, ':');
+        const char *path = list ? strchr(list + 1, ':') : NULL;
+        int cpus = 0;
+        if (!path)
+            continue;
+        if (path == list + 1)
+            cpus = path_cpus("/sys/fs/cgroup", path + 1, 2);
+        else if (names_cpu(list + 1, path))
+            cpus = path_cpus("/sys/fs/cgroup/cpu", path + 1, 1);
+        if (cpus > 0 && (least == 0 || cpus < least))
+            least = cpus;
+    }
+    return least;
+}
+
+/* Whether this process was forked and has not called exec: PF_FORKNOEXEC of Linux in field 9 of
+ * /proc/self/stat, whose second field is a name in parentheses. */
+static int forked_without_exec(void)
+{
+    char text[1024];
+    const char *at;
+    unsigned long flags;
+
+    if (!read_text("/proc/self/stat", text, sizeof text) || !(at = strrchr(text, ')')) ||
+        sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) != 1)
+        return 0;
+    return (flags & 0x40) != 0;
+}
+
+static int affinity_cpus(void)
+{
+    cpu_set_t set[16]; /* 16384 CPUs; the kernel refuses a mask shorter than its own */
+
+    return sched_getaffinity(0, sizeof set, set) == 0 ? CPU_COUNT_S(sizeof set, set) : 0;
+}
+
+static int at_most(int threads, int limit)
+{
+    return limit > 0 && limit < threads ? limit : threads;
+}
+#endif
+
+int headway_threads_allowed(int asked)
+{
+#ifdef _OPENMP
+    const int saved = errno;
+    int threads = asked > 0 ? asked : omp_get_max_threads();
+
+    if (asked <= 0) {
+        threads = at_most(threads, affinity_cpus());
+        threads = at_most(threads, cgroup_cpus());
+    }
+    threads = at_most(threads, omp_get_thread_limit());
+    threads = at_most(threads, HEADWAY_MAX_THREADS);
+    if (threads > 1 && forked_without_exec())
+        threads = 1;
+    errno = saved;
+    return threads > 1 ? threads : 1;
+#else
+    (void)asked;
+    return 1;
+#endif
+}
+
+void headway_parallel(int threads, int64_t tasks, headway_task_fn *body, void *context)
+{
+#ifdef _OPENMP
+    if (threads > 1 && tasks > 1 && !omp_in_parallel()) {
+        const int saved = errno;
+        const int team = tasks < threads ? (int)tasks : threads;
+#pragma omp parallel for num_threads(team) schedule(monotonic : dynamic, 1)
+        for (int64_t task = 0; task < tasks; task++)
+            body(context, task, omp_get_thread_num());
+        errno = saved;
+        return;
+    }
+#else
+    (void)threads;
+#endif
+    for (int64_t task = 0; task < tasks; task++)
+        body(context, task, 0);
+}
