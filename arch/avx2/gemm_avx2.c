@@ -1,0 +1,155 @@
+/* GEMM for AVX2 and FMA.
+ *
+ * Register map: the tile's sums in 12 of the 16 registers (4 rows x 3 vectors, 6 x 2, 12 x 1), one line
+ * of b in up to 3, one element of a, broadcast, in the last. Twelve independent chains cover the
+ * multiply-add's latency (4 cycles x 2 units on Zen, 5 x 2 on Intel), and three vectors by four rows
+ * need 7 loads for 12 multiply-adds, the fewest that fit. */
+#include "cpu/kernels.h"
+
+#include <immintrin.h>
+
+#if !defined(__AVX2__) || !defined(__FMA__)
+#error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
+#endif
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum { LANES = 8, MAX_VECTORS = 3, MAX_ROWS = 12, ROWS_OF_A_POINTER = 3 };
+
+headway_gemm_fn headway_gemm_avx2;
+
+/* Lanes below count are all ones. */
+static inline __m256i first_lanes(int count)
+{
+    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), index);
+}
+
+/* Rows i .. i+rows-1 of the tile, rows and vectors being constants where this is inlined. */
+static inline __attribute__((always_inline)) void
+tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
+{
+    __m256 sum[MAX_ROWS][MAX_VECTORS];
+
+    UNROLL for (int v = 0; v < vectors; v++) {
+        if (!g->accumulate) {
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][v] = _mm256_setzero_ps();
+            continue;
+        }
+        const float *c = g->c[v] + i * g->c_row;
+        if (g->count && g->count[v] < LANES) {
+            const __m256i mask = first_lanes(g->count[v]);
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][v] = _mm256_maskload_ps(c + r * g->c_row, mask);
+        } else {
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][v] = _mm256_loadu_ps(c + r * g->c_row);
+        }
+        if (g->scale) {
+            const __m256 scale = _mm256_loadu_ps(g->scale + v * LANES);
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][v] = _mm256_mul_ps(sum[r][v], scale);
+        }
+    }
+
+    /* A pointer serves three rows: base, base + a_row, base + 2 a_row are addressing modes. */
+    const ptrdiff_t a_row = g->a_row, a_col = g->a_col;
+    const float *a[MAX_ROWS / ROWS_OF_A_POINTER];
+    UNROLL for (int r = 0; r < rows; r += ROWS_OF_A_POINTER)
+        a[r / ROWS_OF_A_POINTER] = g->a + (i + r) * a_row;
+    const float *b = g->b;
+    for (int64_t p = g->k; p > 0; p--) {
+        __m256 line[MAX_VECTORS];
+        UNROLL for (int v = 0; v < vectors; v++)
+            line[v] = _mm256_loadu_ps(b + v * LANES);
+        b += vectors * LANES;
+        UNROLL for (int r = 0; r < rows; r++) {
+            const int q = r / ROWS_OF_A_POINTER;
+            const __m256 x = _mm256_broadcast_ss(a[q] + (r - q * ROWS_OF_A_POINTER) * a_row);
+            UNROLL for (int v = 0; v < vectors; v++)
+                sum[r][v] = _mm256_fmadd_ps(x, line[v], sum[r][v]);
+        }
+        UNROLL for (int r = 0; r < rows; r += ROWS_OF_A_POINTER)
+            a[r / ROWS_OF_A_POINTER] += a_col;
+    }
+
+    UNROLL for (int v = 0; v < vectors; v++) {
+        if (g->bias) {
+            const __m256 bias = _mm256_loadu_ps(g->bias + v * LANES);
+            UNROLL for (int r = 0; r < rows; r++)
+                sum[r][v] = _mm256_add_ps(sum[r][v], bias);
+        }
+        float *c = g->c[v] + i * g->c_row;
+        if (g->count && g->count[v] < LANES) {
+            const __m256i mask = first_lanes(g->count[v]);
+            UNROLL for (int r = 0; r < rows; r++)
+                _mm256_maskstore_ps(c + r * g->c_row, mask, sum[r][v]);
+        } else {
+            UNROLL for (int r = 0; r < rows; r++)
+                _mm256_storeu_ps(c + r * g->c_row, sum[r][v]);
+        }
+    }
+}
+
+static void rows_of_three(const struct headway_gemm *g, int64_t i, int rows)
+{
+    switch (rows) {
+    case 4: tile(g, i, 4, 3); break;
+    case 3: tile(g, i, 3, 3); break;
+    case 2: tile(g, i, 2, 3); break;
+    default: tile(g, i, 1, 3); break;
+    }
+}
+
+static void rows_of_two(const struct headway_gemm *g, int64_t i, int rows)
+{
+    switch (rows) {
+    case 6: tile(g, i, 6, 2); break;
+    case 5: tile(g, i, 5, 2); break;
+    case 4: tile(g, i, 4, 2); break;
+    case 3: tile(g, i, 3, 2); break;
+    case 2: tile(g, i, 2, 2); break;
+    default: tile(g, i, 1, 2); break;
+    }
+}
+
+static void rows_of_one(const struct headway_gemm *g, int64_t i, int rows)
+{
+    switch (rows) {
+    case 12: tile(g, i, 12, 1); break;
+    case 11: tile(g, i, 11, 1); break;
+    case 10: tile(g, i, 10, 1); break;
+    case 9: tile(g, i, 9, 1); break;
+    case 8: tile(g, i, 8, 1); break;
+    case 7: tile(g, i, 7, 1); break;
+    case 6: tile(g, i, 6, 1); break;
+    case 5: tile(g, i, 5, 1); break;
+    case 4: tile(g, i, 4, 1); break;
+    case 3: tile(g, i, 3, 1); break;
+    case 2: tile(g, i, 2, 1); break;
+    default: tile(g, i, 1, 1); break;
+    }
+}
+
+void headway_gemm_avx2(const struct headway_gemm *g)
+{
+    const int most = MAX_ROWS / g->vectors;
+
+    for (int64_t i = 0; i < g->m;) {
+        const int64_t left = g->m - i;
+        /* The last two tiles share what is left: two of middling size have more chains than a full
+         * one and a stub. */
+        const int rows = (int)(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
+        switch (g->vectors) {
+        case 3: rows_of_three(g, i, rows); break;
+        case 2: rows_of_two(g, i, rows); break;
+        default: rows_of_one(g, i, rows); break;
+        }
+        i += rows;
+    }
+}

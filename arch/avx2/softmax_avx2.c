@@ -1,0 +1,164 @@
+/* Online softmax and the merging of segments for AVX2 and FMA: lanes never meet, so both are the
+ * contract's operations on vectors. */
+#include "cpu/exp_poly.h"
+#include "cpu/kernels.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+#if !defined(__AVX2__) || !defined(__FMA__)
+#error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
+#endif
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL_BY_FOUR _Pragma("clang loop unroll_count(4)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_BY_FOUR _Pragma("GCC unroll 4")
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+enum { LANES = 8, MAX_VECTORS = 3 };
+
+headway_softmax_fn headway_softmax_avx2;
+headway_merge_fn headway_merge_avx2;
+
+/* max(a, b) is a > b ? a : b, and so b where either is NaN: the operands' order is the contract's. */
+#define MAX(a, b) _mm256_max_ps(a, b)
+
+/* exp_poly.h's e(t). */
+INLINE __m256 exp_avx2(__m256 t)
+{
+    const __m256 shift = _mm256_set1_ps(HEADWAY_EXP_SHIFT);
+    const __m256 x = MAX(_mm256_set1_ps(HEADWAY_EXP_MIN), t);
+    const __m256 u = _mm256_add_ps(x, shift);
+    const __m256 f = _mm256_sub_ps(x, _mm256_sub_ps(u, shift));
+    __m256 p = _mm256_set1_ps(HEADWAY_EXP_C5);
+
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(HEADWAY_EXP_C4));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(HEADWAY_EXP_C3));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(HEADWAY_EXP_C2));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(HEADWAY_EXP_C1));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(HEADWAY_EXP_C0));
+    return _mm256_mul_ps(
+        p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(u), 23)));
+}
+
+/* top, but 0 where it is -inf. */
+INLINE __m256 reference(__m256 top)
+{
+    const __m256 nothing = _mm256_cmp_ps(top, _mm256_set1_ps(-INFINITY), _CMP_EQ_OQ);
+    return _mm256_andnot_ps(nothing, top);
+}
+
+/* Applies bias and limits to the scores of `vectors` vectors from vector v on and stores in top their
+ * maximum with row_max. Vectors, biased and limited are constants where this is inlined. */
+INLINE void limit(const struct headway_softmax *s, float *top_out, const int vectors,
+                  const int biased, const int limited)
+{
+    const __m256 excluded = _mm256_set1_ps(-INFINITY);
+    const int w = vectors * LANES;
+    __m256 top[MAX_VECTORS];
+    __m256i first[MAX_VECTORS], last[MAX_VECTORS];
+
+    UNROLL for (int v = 0; v < vectors; v++) {
+        top[v] = _mm256_loadu_ps(s->row_max + v * LANES);
+        if (limited) {
+            first[v] = _mm256_loadu_si256((const __m256i *)(const void *)(s->first + v * LANES));
+            last[v] = _mm256_loadu_si256((const __m256i *)(const void *)(s->last + v * LANES));
+        }
+    }
+    for (int j = 0; j < s->keys; j++) {
+        float *scores = s->scores + j * w;
+        const __m256i key = _mm256_set1_epi32(j);
+        UNROLL for (int v = 0; v < vectors; v++) {
+            __m256 score = _mm256_loadu_ps(scores + v * LANES);
+            if (biased) {
+                const __m256 bias = _mm256_loadu_ps(s->bias + j * w + v * LANES);
+                score = _mm256_fmadd_ps(bias, _mm256_set1_ps(HEADWAY_EXP_UNIT), score);
+                score = _mm256_blendv_ps(score, excluded,
+                                         _mm256_cmp_ps(bias, excluded, _CMP_EQ_OQ));
+            }
+            if (limited) {
+                const __m256i inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(first[v], key),
+                                                           _mm256_cmpgt_epi32(last[v], key));
+                score = _mm256_blendv_ps(excluded, score, _mm256_castsi256_ps(inside));
+            }
+            if (biased || limited)
+                _mm256_storeu_ps(scores + v * LANES, score);
+            top[v] = MAX(score, top[v]);
+        }
+    }
+    UNROLL for (int v = 0; v < vectors; v++)
+        _mm256_storeu_ps(top_out + v * LANES, top[v]);
+}
+
+INLINE void limit_as_asked(const struct headway_softmax *s, float *top, const int vectors)
+{
+    if (s->bias && s->first)
+        limit(s, top, vectors, 1, 1);
+    else if (s->bias)
+        limit(s, top, vectors, 1, 0);
+    else if (s->first)
+        limit(s, top, vectors, 0, 1);
+    else
+        limit(s, top, vectors, 0, 0);
+}
+
+/* Turns scores of one vector's lanes into weights; returns row_sum with them added in order. */
+INLINE __m256 weigh(float *scores, int keys, ptrdiff_t w, __m256 ref, __m256 row_sum)
+{
+    UNROLL_BY_FOUR for (int j = 0; j < keys; j++, scores += w) {
+        const __m256 p = exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores), ref));
+        row_sum = _mm256_add_ps(row_sum, p);
+        _mm256_storeu_ps(scores, p);
+    }
+    return row_sum;
+}
+
+void headway_softmax_avx2(const struct headway_softmax *s)
+{
+    const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES;
+    float tops[MAX_VECTORS * LANES];
+
+    switch (s->vectors) {
+    case 3: limit_as_asked(s, tops, 3); break;
+    case 2: limit_as_asked(s, tops, 2); break;
+    default: limit_as_asked(s, tops, 1); break;
+    }
+    for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
+        const __m256 top = _mm256_loadu_ps(tops + lane);
+        const __m256 ref = reference(top);
+        const __m256 rescale = exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(s->row_max + lane), ref));
+        const __m256 row_sum = _mm256_mul_ps(_mm256_loadu_ps(s->row_sum + lane), rescale);
+        _mm256_storeu_ps(s->row_sum + lane,
+                         weigh(s->scores + lane, s->keys, w, ref, row_sum));
+        _mm256_storeu_ps(s->rescale + lane, rescale);
+        _mm256_storeu_ps(s->row_max + lane, top);
+    }
+}
+
+void headway_merge_avx2(const struct headway_merge *g)
+{
+    const ptrdiff_t w = (ptrdiff_t)g->vectors * LANES;
+
+    for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
+        const __m256 row_max = _mm256_loadu_ps(g->row_max + lane);
+        const __m256 later_max = _mm256_loadu_ps(g->later_max + lane);
+        const __m256 top = MAX(later_max, row_max);
+        const __m256 ref = reference(top);
+        const __m256 x = exp_avx2(_mm256_sub_ps(row_max, ref));
+        const __m256 y = exp_avx2(_mm256_sub_ps(later_max, ref));
+
+        _mm256_storeu_ps(g->row_max + lane, top);
+        _mm256_storeu_ps(g->row_sum + lane,
+                         _mm256_fmadd_ps(_mm256_loadu_ps(g->row_sum + lane), x,
+                                         _mm256_mul_ps(_mm256_loadu_ps(g->later_sum + lane), y)));
+        for (int64_t d = 0; d < g->m; d++) {
+            float *sum = g->sum + d * w + lane;
+            const __m256 later = _mm256_mul_ps(_mm256_loadu_ps(g->later + d * w + lane), y);
+            _mm256_storeu_ps(sum, _mm256_fmadd_ps(_mm256_loadu_ps(sum), x, later));
+        }
+    }
+}
