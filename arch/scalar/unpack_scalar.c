@@ -5,15 +5,18 @@
 int headway_unpack_scalar(float *const *lines, int n, const float *panel, int width, int64_t k,
                           const float *divisor)
 {
-    int spoiled = 0;
+    int poison = 0;
+
     for (int j = 0; j < n; j++) {
         const int empty = divisor[j] == 0.0f;
         const float by = empty ? 1.0f : divisor[j];
+        const int clean = by == by;
         for (int64_t p = 0; p < k; p++) {
             const float quotient = panel[p * width + j] / by;
-            lines[j][p] = empty ? 0.0f : quotient;
-            spoiled |= !empty && quotient != quotient && by == by;
+            const float result = empty ? 0.0f : quotient;
+            lines[j][p] = result;
+            poison |= clean && result != result;
         }
     }
-    return spoiled;
+    return poison;
 }
