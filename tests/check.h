@@ -6,10 +6,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct headway_row;
+
 /* Options every test program takes: --isa NAME (only that row), --case SUBSTRING, --seed N,
- * --require a,b (a skip of one of these rows is a failure), --list. */
+ * --require a,b (a skip of one of these rows is a failure), --list (the rows: built or why not, runs
+ * here or why not; then exits). A program's own options are read with check_option(). Bad arguments
+ * end the program with status 2. Everything here is for one thread. */
 void check_begin(int argc, char **argv);
-int check_end(void); /* prints "N passed, N failed, N skipped"; returns the exit status */
+/* Prints "N passed, N failed, N skipped"; returns the exit status. A program in which no case ran and
+ * none was skipped has failed, as has one with an option that nobody read. */
+int check_end(void);
+
+/* The number behind the option, 1 if it stands alone, `otherwise` if it isn't given. */
+int64_t check_option(const char *name, int64_t otherwise);
+
+/* The next row that was asked for, is built and runs here; *index starts at 0. The others are skipped
+ * by name on the way. NULL at the end. */
+const struct headway_row *check_next_row(int *index);
 
 extern uint64_t check_seed;
 const char *check_isa(void); /* --isa, or NULL */
