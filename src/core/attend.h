@@ -1,0 +1,109 @@
+/* The attention core below the argument checks: what is to be computed (problem), how it is cut (plan),
+ * and the tile that computes it. Everything here has been checked; nothing here can fail. */
+#ifndef HEADWAY_ATTEND_H
+#define HEADWAY_ATTEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu/kernels.h"
+
+enum headway_mask_kind { HEADWAY_MASK_NONE, HEADWAY_MASK_BOOL, HEADWAY_MASK_F32 };
+
+/* The caller's mask in place; strides in elements, 0 where an extent is broadcast. */
+struct headway_mask {
+    enum headway_mask_kind kind;
+    const void *data;
+    ptrdiff_t batch, head, row, key;
+};
+
+/* A (B, L, H, size) view; the innermost stride is 1. */
+struct headway_view {
+    float *data;
+    ptrdiff_t batch, row, head;
+};
+
+struct headway_problem {
+    int64_t batch, query_rows, keys; /* B, Lq, Lk */
+    int64_t heads, kv_heads, group;  /* group = heads / kv_heads */
+    int64_t size, value_size;        /* D, Dv */
+    struct headway_view query, key, value, out;
+    struct headway_view lse; /* (B, Lq, Hq): data NULL when it isn't asked for */
+    float scale;             /* the score's scale times HEADWAY_EXP_UNIT, rounded once */
+    int causal;
+    const int64_t *offsets; /* (B) causal offsets, or NULL: 0, or bottom_right's */
+    int bottom_right;
+    const int64_t *query_lengths, *key_lengths; /* (B) or NULL */
+    struct headway_mask mask;
+};
+
+/* How a problem is cut. Pure data, derived from the problem, the row and the threads alone. */
+struct headway_attend_plan {
+    int64_t vectors;    /* query rows x group of one KV head, in vectors of lanes, rounded up */
+    int64_t tiles;      /* query tiles of one (batch, KV head) */
+    int64_t tasks;      /* batch * kv_heads * tiles */
+    int threads;        /* workers that can have work */
+    int width;          /* lanes of the widest tile */
+    size_t panel, scores, bias, lines, sum, later, stats, range, clean; /* offsets, in floats */
+    size_t worker_floats; /* scratch of one worker, a multiple of 16 */
+};
+
+/* 0, or -1 when the scratch does not fit the address space. */
+int headway_attend_plan(const struct headway_problem *problem, const struct headway_row *row,
+                        int threads, struct headway_attend_plan *plan);
+/* Bytes of scratch for all workers. */
+int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes);
+/* Appends the plan in words; returns the text's whole length like snprintf. */
+int headway_attend_words(const struct headway_problem *problem, const struct headway_row *row,
+                         const struct headway_attend_plan *plan, char *text, size_t size);
+
+int64_t headway_query_length(const struct headway_problem *problem, int64_t b);
+int64_t headway_key_length(const struct headway_problem *problem, int64_t b);
+
+/* Everything a task needs; one task is one query tile of one KV head. */
+struct headway_attend_run {
+    const struct headway_problem *problem;
+    const struct headway_attend_plan *plan;
+    const struct headway_row *row;
+    float *scratch; /* plan->threads * plan->worker_floats */
+};
+/* A headway_task_fn: context is a struct headway_attend_run. */
+void headway_attend_task(void *context, int64_t task, int worker);
+
+/* The query rows of a tile, as lanes: lane l is row (start + l) / group of the queries, head
+ * kv_head * group + (start + l) % group. */
+struct headway_lanes {
+    int64_t b, kv_head, start;
+    int n;                                /* live lanes */
+    int width;                            /* lanes of the tile, n rounded up */
+    int64_t first[HEADWAY_MAX_WIDTH];     /* allowed keys first <= j < last of each lane */
+    int64_t last[HEADWAY_MAX_WIDTH];
+    int64_t first_min, first_max, last_min, last_max; /* over the live lanes */
+};
+
+static inline int64_t headway_lane_row(const struct headway_problem *p, const struct headway_lanes *l,
+                                       int lane)
+{
+    return (l->start + lane) / p->group;
+}
+
+static inline int64_t headway_lane_head(const struct headway_problem *p,
+                                        const struct headway_lanes *l, int lane)
+{
+    return l->kv_head * p->group + (l->start + lane) % p->group;
+}
+
+/* Fills the ranges of l from causality and lengths (mask.c). */
+void headway_mask_ranges(const struct headway_problem *problem, struct headway_lanes *l);
+
+/* What a block of keys is to a tile. */
+enum headway_block { HEADWAY_BLOCK_SKIP, HEADWAY_BLOCK_PLAIN, HEADWAY_BLOCK_BIAS };
+
+/* Looks at the mask of keys start .. start + count - 1 for all lanes: SKIP when it excludes all of
+ * them, PLAIN when it changes nothing, else BIAS with bias (count, width) filled in natural units.
+ * lines: scratch of width * HEADWAY_KEY_BLOCK floats. Ranges are not looked at. */
+enum headway_block headway_mask_block(const struct headway_problem *problem,
+                                      const struct headway_row *row, const struct headway_lanes *l,
+                                      int64_t start, int count, float *lines, float *bias);
+
+#endif
