@@ -1,0 +1,100 @@
+#!/bin/sh
+# No vector register goes to the stack in a kernel's innermost multiply-add loop, with every compiler.
+# check_spills.sh SOURCE_DIR ROW FLAG...
+source=$1
+row=$2
+shift 2
+[ -n "$(ls "$source/arch/$row"/gemm_*.c 2>/dev/null)" ] || { echo "skip: $row: no kernel"; exit 77; }
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+failed=0
+tried=0
+
+# Innermost loop: a backward jump whose range holds no other one. %rbp is the frame only if set so.
+find_spills() {
+    awk '
+    function pad(h) { sub(/^0x/, "", h); return substr("0000000000000000", 1, 16 - length(h)) h }
+    function finish(  i, j, k, inner, fma, bad, frame) {
+        frame = 0
+        for (i = 1; i <= n; i++)
+            if (text[i] ~ /mov +%rsp,%rbp/) frame = 1
+        for (i = 1; i <= n; i++) {
+            if (target[i] == "" || target[i] > addr[i] || target[i] < addr[1]) continue
+            inner = 1
+            for (k = 1; k <= n; k++)
+                if (k != i && target[k] != "" && target[k] <= addr[k] && addr[k] < addr[i] &&
+                    target[k] >= target[i]) inner = 0
+            if (!inner) continue
+            fma = 0; bad = ""
+            for (j = 1; j <= i; j++) {
+                if (addr[j] < target[i]) continue
+                if (text[j] ~ /vfn?m(add|sub)[0-9]*ps|fml[as]/) fma++
+                if (text[j] ~ /[xyz]mm/ && (text[j] ~ /\(%rsp/ || (frame && text[j] ~ /\(%rbp/)))
+                    bad = bad "\n    " text[j]
+                if (text[j] ~ /[ \t](ldr|str|ldp|stp|ldur|stur|ld1|st1)/ && text[j] ~ /[ \t{][qvds][0-9]/ &&
+                    text[j] ~ /\[(sp|x29)/) bad = bad "\n    " text[j]
+            }
+            if (fma >= 4) {
+                loops++
+                if (bad != "") { printf "FAIL %s, loop at %s:%s\n", name, target[i], bad; failed = 1 }
+            }
+        }
+        n = 0
+    }
+    /^[0-9a-f]+ <.*>:$/ { finish(); name = $2; next }
+    /^ *[0-9a-f]+:\t/ {
+        n++
+        a = $1; sub(/:$/, "", a); addr[n] = pad(a)
+        text[n] = $0; target[n] = ""
+        if ($2 ~ /^(j[a-z]+|b\.[a-z]+|b|cbn?z|tbn?z)$/)
+            for (f = 3; f <= NF; f++)
+                if ($(f + 1) ~ /^</) { t = $f; target[n] = pad(t); break }
+    }
+    END { finish(); print loops + 0 " multiply-add loops"; exit failed || !loops }'
+}
+
+try() {
+    compiler=$1
+    objdump=$2
+    shift 2
+    for tool in "$compiler" "$objdump"; do
+        command -v "$tool" >/dev/null 2>&1 || { echo "skip: $row with $compiler: no $tool"; return; }
+    done
+    if ! echo 'int x;' | "$compiler" "$@" -x c -fsyntax-only - 2>/dev/null; then
+        echo "skip: $row with $compiler: does not take $*"
+        return
+    fi
+    tried=1
+    for file in "$source/arch/$row"/gemm_*.c; do
+        if "$compiler" -std=c11 -O2 -ffp-contract=off -fPIC "$@" -I "$source/include" -I "$source/src" \
+            -c "$file" -o "$work/k.o" &&
+            found=$("$objdump" -d --no-show-raw-insn "$work/k.o" | find_spills); then
+            echo "passed: $compiler ${file##*/}: $found, none spills"
+        else
+            echo "FAIL $compiler ${file##*/}: $found"
+            failed=1
+        fi
+    done
+}
+
+case $row in
+neon)
+    if [ "$(uname -m)" = aarch64 ]; then
+        try gcc objdump "$@"
+        try clang objdump "$@"
+    else
+        try aarch64-linux-gnu-gcc aarch64-linux-gnu-objdump "$@"
+    fi
+    ;;
+*)
+    case $(uname -m) in
+    x86_64)
+        try gcc objdump "$@"
+        try clang objdump "$@"
+        ;;
+    *) echo "skip: $row: this machine is $(uname -m)" ;;
+    esac
+    ;;
+esac
+[ $tried = 1 ] || exit 77
+exit $failed
