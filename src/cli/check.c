@@ -1,0 +1,135 @@
+#include "cli/compare.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Offset into a dense array as "(2,5,17)". */
+static const char *place(const struct array *array, int64_t at, char *text, size_t size) {
+    int64_t index[ARRAY_MAX_RANK];
+    size_t used = 0;
+    for (int axis = array->rank - 1; axis >= 0; axis--) {
+        index[axis] = at % array->shape[axis];
+        at /= array->shape[axis];
+    }
+    text[0] = '\0';
+    for (int axis = 0; axis < array->rank && used < size; axis++)
+        used += (size_t)snprintf(text + used, size - used, "%c%lld", axis ? ',' : '(',
+                                 (long long)index[axis]);
+    if (used < size)
+        snprintf(text + used, size - used, ")");
+    return text;
+}
+
+static void print(const char *output, const char *against, const struct array *array,
+                  const struct comparison *c, int *differs) {
+    char at[128], worst[128];
+    if (c->count == 0) {
+        printf("%s against %s: nothing to compare: ok\n", output, against);
+        return;
+    }
+    printf("%s against %s: largest error %.3g at %s, %.9g for %.9g; %.3g of the bound at %s: ",
+           output, against, c->largest, place(array, c->at, at, sizeof at), c->got, c->expected,
+           c->worst, place(array, c->worst_at, worst, sizeof worst));
+    if (c->outside) {
+        printf("FAIL (%lld of %lld outside)\n", (long long)c->outside, (long long)c->count);
+        *differs = 1;
+    } else
+        printf("ok\n");
+}
+
+static void check_lse(const struct problem *p, const struct answer *answer, int *differs) {
+    struct comparison c = {0};
+    const float *lse = p->lse.data;
+    for (int64_t i = 0, n = array_count(&p->lse); i < n; i++)
+        compare_element(&c, i, lse[i], answer->lse[i], answer->lse_bound[i]);
+    print("lse", "reference", &p->lse, &c, differs);
+}
+
+static int check_file(const struct problem *p, const struct answer *answer, const char *path,
+                      int *differs, char *error) {
+    struct array expected = {0};
+    struct comparison c;
+    if (npy_read(path, &expected, error))
+        return -1;
+    int same = expected.rank == p->result.rank, failed = -1;
+    for (int axis = 0; same && axis < expected.rank; axis++)
+        same = expected.shape[axis] == p->result.shape[axis];
+    if (!same)
+        snprintf(error, ERROR_SIZE, "--against: %.200s has another shape than the output", path);
+    else if (expected.type != ARRAY_F32 && expected.type != ARRAY_F16 &&
+             expected.type != ARRAY_BF16 && expected.type != ARRAY_F64)
+        snprintf(error, ERROR_SIZE, "--against: %.200s holds %s, a float type expected", path,
+                 array_type_name(expected.type));
+    else
+        failed = compare_out(p, answer, SOURCE_FILE, &expected, &c, error);
+    if (!failed)
+        print("out", path, &expected, &c, differs);
+    array_free(&expected);
+    return failed;
+}
+
+/* One of oneDNN's paths; *ran counts those that could. */
+static int check_path(const struct problem *p, const struct answer *answer,
+                      enum headway_onednn_path path, int *ran, int *differs, char *error) {
+    struct array other = {0};
+    struct comparison c;
+    char note[ERROR_SIZE] = "";
+    const char *name = path == HEADWAY_ONEDNN_GRAPH ? "onednn graph" : "onednn primitives";
+    if (array_make(&other, ARRAY_F32, p->result.rank, p->result.shape, error))
+        return -1;
+    headway_tensor out = problem_out(p, other.data);
+    struct headway_onednn *prepared = onednn_open(p, path, &out, note, sizeof note);
+    int failed = 0;
+    if (!prepared)
+        printf("%s: %s\n", name, note);
+    else {
+        *ran += 1;
+        failed = headway_onednn_run(prepared);
+        if (failed)
+            snprintf(error, ERROR_SIZE, "%s reported a failure: %.300s", name, note);
+        else
+            failed = compare_out(p, answer, SOURCE_ONEDNN, &other, &c, error);
+        if (!failed) {
+            printf("%s: %s\n", name, note);
+            print("out", name, &p->result, &c, differs);
+        }
+        headway_onednn_free(prepared);
+    }
+    array_free(&other);
+    return failed;
+}
+
+static int check_onednn(const struct problem *p, const struct answer *answer, int *differs,
+                        char *error) {
+    int ran = 0;
+    if (check_path(p, answer, HEADWAY_ONEDNN_PRIMITIVES, &ran, differs, error) ||
+        check_path(p, answer, HEADWAY_ONEDNN_GRAPH, &ran, differs, error))
+        return -1;
+    if (!ran) {
+        snprintf(error, ERROR_SIZE, "--against onednn: none of its paths can compute this");
+        return -1;
+    }
+    return 0;
+}
+
+int check_problem(const struct problem *p, int *differs, char *error) {
+    const char *against = p->options->against ? p->options->against : "reference";
+    struct answer answer;
+    struct comparison c;
+    if (answer_make(p, &answer, error))
+        return -1;
+    int failed;
+    if (strcmp(against, "onednn") == 0)
+        failed = check_onednn(p, &answer, differs, error);
+    else if (strcmp(against, "reference") != 0)
+        failed = check_file(p, &answer, against, differs, error);
+    else {
+        failed = compare_out(p, &answer, SOURCE_REFERENCE, NULL, &c, error);
+        if (!failed)
+            print("out", against, &p->result, &c, differs);
+    }
+    if (!failed && p->lse.data)
+        check_lse(p, &answer, differs);
+    answer_free(&answer);
+    return failed;
+}

@@ -1,0 +1,372 @@
+#include "cli/options.h"
+
+#include "cli/array.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind {
+    KIND_TEXT,    /* const char * */
+    KIND_COUNT,   /* int64_t >= 1 */
+    KIND_NATURAL, /* int64_t >= 0 */
+    KIND_SCALE,   /* float, with its has_ flag */
+    KIND_FLAG,    /* int, takes no value */
+    KIND_LATER,   /* named in the interfaces, refused in this version */
+    KIND_LATER_FLAG
+};
+
+struct option_row {
+    const char *name, *value; /* value: how help shows it */
+    enum kind kind;
+    size_t field;
+    int verbs;
+    const char *help; /* NULL: not shown */
+};
+
+#define FIELD(name) offsetof(struct options, name)
+#define LAYER (VERB_RUN | VERB_CHECK)
+#define CORE (VERB_ATTEND | VERB_CHECK)
+#define BOTH (VERB_RUN | VERB_ATTEND | VERB_CHECK)
+
+static const struct option_row rows[] = {
+    {"weights", "FILE|DIR", KIND_TEXT, FIELD(weights), LAYER | VERB_INFO,
+     "the layer's .safetensors, or its folder (config.json, shards)"},
+    {"layer", "NAME", KIND_TEXT, FIELD(layer), LAYER,
+     "prefix of the attention module, or its number, from 0"},
+    {"qkv-rows", "ORDER", KIND_TEXT, FIELD(qkv_rows), LAYER,
+     "rows of a fused qkv_proj: per-head or per-kind"},
+    {"input", "X.npy", KIND_TEXT, FIELD(input), LAYER,
+     "(B, L, width) or (L, width): the queries' input"},
+    {"query", "Q.npy", KIND_TEXT, FIELD(query), CORE,
+     "rank 4 by --layout, rank 3 (B, L, heads*size), or rank 2 with B = 1"},
+    {"key", "K.npy", KIND_TEXT, FIELD(key), BOTH,
+     "run: absent = self-attention; without --value it serves as value too"},
+    {"value", "V.npy", KIND_TEXT, FIELD(value), BOTH, "as key, with its own head size"},
+    {"output", "Y.npy", KIND_TEXT, FIELD(output), BOTH, "of the query's type and rank"},
+    {"lse", "F.npy", KIND_TEXT, FIELD(lse), BOTH, "further output: (B, heads, Lq), f32"},
+    {"against", "WHAT", KIND_TEXT, FIELD(against), VERB_CHECK,
+     "reference (default: double precision), onednn, or FILE.npy"},
+    {"heads", "N", KIND_COUNT, FIELD(heads), BOTH, "needed where shapes don't tell"},
+    {"kv-heads", "N", KIND_COUNT, FIELD(kv_heads), BOTH,
+     "default: what the shapes say, else heads"},
+    {"head-size", "N", KIND_COUNT, FIELD(head_size), BOTH, "of query and key"},
+    {"value-head-size", "N", KIND_COUNT, FIELD(value_head_size), BOTH, "of value"},
+    {"layout", "ORDER", KIND_TEXT, FIELD(layout), CORE, "of rank-4 files: blhd (default) or bhld"},
+    {"causal", "WHAT", KIND_TEXT, FIELD(causal), BOTH,
+     "none (default), top-left, bottom-right, an offset, or FILE.npy (B,)"},
+    {"mask", "M.npy", KIND_TEXT, FIELD(mask), BOTH,
+     "bool (true = attend) or float (added); rank 1 (Lk), 2 (Lq, Lk) or 4"},
+    {"query-lengths", "F.npy", KIND_TEXT, FIELD(query_lengths), BOTH,
+     "(B,); output rows beyond are 0"},
+    {"key-lengths", "F.npy", KIND_TEXT, FIELD(key_lengths), BOTH,
+     "(B,); keys beyond are not there"},
+    {"scale", "X", KIND_SCALE, FIELD(scale), BOTH, "of the scores; default 1/sqrt(head size)"},
+    {"dtype", "TYPE", KIND_TEXT, FIELD(dtype), BOTH,
+     "what is computed with: f32, whatever the files' type"},
+    {"isa", "NAME", KIND_TEXT, FIELD(isa), BOTH | VERB_INFO,
+     "instruction set; default: HEADWAY_ISA, else the best here"},
+    {"threads", "N", KIND_NATURAL, FIELD(threads), BOTH | VERB_INFO,
+     "0 (default): what the machine and its cgroup allow"},
+    {"explain", NULL, KIND_FLAG, FIELD(explain), BOTH, "print the plan"},
+    {"repeat", "N", KIND_COUNT, FIELD(repeat), BOTH,
+     "time N runs: median, GFLOP/s, share of the FMA peak"},
+    {"help", NULL, KIND_FLAG, FIELD(help), BOTH | VERB_INFO, "this text"},
+
+    {"window", "LEFT,RIGHT", KIND_LATER, 0, BOTH, NULL},
+    {"offset", "N|FILE.npy", KIND_LATER, 0, BOTH, NULL},
+    {"interval", "F.npy", KIND_LATER, 0, BOTH, NULL},
+    {"query-offsets", "F.npy", KIND_LATER, 0, BOTH, NULL},
+    {"key-offsets", "F.npy", KIND_LATER, 0, BOTH, NULL},
+    {"softcap", "X", KIND_LATER, 0, BOTH, NULL},
+    {"alibi", "default|F.npy", KIND_LATER, 0, BOTH, NULL},
+    {"sink", "F.npy", KIND_LATER, 0, BOTH, NULL},
+    {"rope", "THETA", KIND_LATER, 0, BOTH, NULL},
+    {"rope-style", "half|interleaved", KIND_LATER, 0, BOTH, NULL},
+    {"rope-size", "N", KIND_LATER, 0, BOTH, NULL},
+    {"rope-scale", "X", KIND_LATER, 0, BOTH, NULL},
+    {"rope-table", "COS.npy,SIN.npy", KIND_LATER, 0, BOTH, NULL},
+    {"positions", "P.npy", KIND_LATER, 0, BOTH, NULL},
+    {"add-zero-attn", NULL, KIND_LATER_FLAG, 0, BOTH, NULL},
+    {"qk-norm-eps", "X", KIND_LATER, 0, BOTH, NULL},
+    {"probs", "F.npy", KIND_LATER, 0, BOTH, NULL},
+    {"probs-mean", "F.npy", KIND_LATER, 0, BOTH, NULL},
+    {"cache", "KIND", KIND_LATER, 0, BOTH, NULL},
+    {"cache-capacity", "N", KIND_LATER, 0, BOTH, NULL},
+    {"cache-dtype", "T", KIND_LATER, 0, BOTH, NULL},
+    {"append", "N", KIND_LATER, 0, BOTH, NULL},
+    {"decode", "N", KIND_LATER, 0, BOTH, NULL},
+};
+#define ROWS ((int)(sizeof rows / sizeof *rows))
+
+int parse_integer(const char *text, int64_t least, int64_t most, int64_t *number) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (*digits == '\0' || strspn(digits, "0123456789") != strlen(digits))
+        return -1;
+    errno = 0;
+    long long parsed = strtoll(text, NULL, 10);
+    if (errno || parsed < least || parsed > most)
+        return -1;
+    *number = parsed;
+    return 0;
+}
+
+int parse_float(const char *text, float *number) {
+    char *end;
+    if (*text == '\0' || strspn(text, "0123456789+-.eE") != strlen(text))
+        return -1;
+    float parsed = strtof(text, &end);
+    if (*end != '\0' || !isfinite(parsed))
+        return -1;
+    *number = parsed;
+    return 0;
+}
+
+static const char *verb_name(enum verb verb) {
+    return verb == VERB_RUN      ? "run"
+           : verb == VERB_ATTEND ? "attend"
+           : verb == VERB_CHECK  ? "check"
+                                 : "info";
+}
+
+static int verb_parse(const char *text, enum verb *verb) {
+    for (int bit = VERB_RUN; bit <= VERB_INFO; bit *= 2)
+        if (strcmp(text, verb_name((enum verb)bit)) == 0) {
+            *verb = (enum verb)bit;
+            return 0;
+        }
+    return -1;
+}
+
+static int store(const struct option_row *row, const char *text, struct options *options,
+                 char *error) {
+    char *field = (char *)options + row->field;
+    const char *expected = NULL;
+    switch (row->kind) {
+    case KIND_TEXT:
+        *(const char **)field = text;
+        break;
+    case KIND_COUNT:
+        if (parse_integer(text, 1, INT32_MAX, (int64_t *)field))
+            expected = "a whole number from 1";
+        break;
+    case KIND_NATURAL:
+        if (parse_integer(text, 0, INT32_MAX, (int64_t *)field))
+            expected = "a whole number from 0";
+        break;
+    case KIND_SCALE:
+        if (parse_float(text, (float *)field))
+            expected = "a finite number";
+        options->has_scale = 1;
+        break;
+    case KIND_FLAG:
+        *(int *)field = 1;
+        break;
+    case KIND_LATER:
+    case KIND_LATER_FLAG:
+        snprintf(error, ERROR_SIZE, "--%s: not in this version", row->name);
+        return -1;
+    }
+    if (expected) {
+        snprintf(error, ERROR_SIZE, "--%s: \"%.100s\" given, %s expected", row->name, text,
+                 expected);
+        return -1;
+    }
+    return 0;
+}
+
+static int one_of(const char *name, const char *given, const char *first, const char *second,
+                  char *error) {
+    if (!given || strcmp(given, first) == 0 || (second && strcmp(given, second) == 0))
+        return 0;
+    snprintf(error, ERROR_SIZE, "--%s: \"%.100s\" given, %s%s%s expected", name, given, first,
+             second ? " or " : "", second ? second : "");
+    return -1;
+}
+
+static int check_values(const struct options *o, char *error) {
+    if (o->dtype && (strcmp(o->dtype, "f16") == 0 || strcmp(o->dtype, "bf16") == 0)) {
+        snprintf(error, ERROR_SIZE, "--dtype %s: not in this version, which computes with f32",
+                 o->dtype);
+        return -1;
+    }
+    return one_of("layout", o->layout, "blhd", "bhld", error) ||
+                   one_of("qkv-rows", o->qkv_rows, "per-head", "per-kind", error) ||
+                   one_of("dtype", o->dtype, "f32", NULL, error)
+               ? -1
+               : 0;
+}
+
+struct presence {
+    const char *name, *given;
+    int needed;
+};
+
+/* What run and attend need and what is only for the other; --output is no need of check. */
+static int check_presence(const struct options *o, char *error) {
+    int layer = options_is_layer(o);
+    const char *verb = layer ? "run" : "attend";
+    int output = o->verb != VERB_CHECK;
+    const struct presence needs[] = {
+        {"weights", o->weights, layer}, {"input", o->input, layer},  {"query", o->query, !layer},
+        {"key", o->key, !layer},        {"value", o->value, !layer}, {"output", o->output, output},
+    };
+    const struct presence alien[] = {
+        {"input", o->input, layer},       {"layer", o->layer, layer},
+        {"qkv-rows", o->qkv_rows, layer}, {"query", o->query, !layer},
+        {"layout", o->layout, !layer},
+    };
+    for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
+        if (alien[i].given && !alien[i].needed) {
+            snprintf(error, ERROR_SIZE, "--%s: not an option of %s, %s", alien[i].name, verb,
+                     layer ? "which takes --input" : "which is meant without --weights");
+            return -1;
+        }
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+        if (needs[i].needed && !needs[i].given) {
+            snprintf(error, ERROR_SIZE, "%s: --%s is missing", verb_name(o->verb), needs[i].name);
+            return -1;
+        }
+    if (layer && o->value && !o->key) {
+        snprintf(error, ERROR_SIZE, "--value: given without --key, expected with it");
+        return -1;
+    }
+    return 0;
+}
+
+/* getopt_long completes shortened names; here they are errors, lest a new option change what an old
+ * script means. */
+static int spelled_out(const char *argument, const char *name) {
+    size_t length = strlen(name);
+    return strncmp(argument, "--", 2) == 0 && strncmp(argument + 2, name, length) == 0 &&
+           (argument[2 + length] == '\0' || argument[2 + length] == '=');
+}
+
+static int unknown(const char *argument, enum verb verb, char *error) {
+    int length = (int)strcspn(argument, "=");
+    snprintf(error, ERROR_SIZE, "%.*s: unknown option of %s, see headway %s --help",
+             length > 100 ? 100 : length, argument, verb_name(verb), verb_name(verb));
+    return -1;
+}
+
+static int parse_all(int argc, char **argv, struct options *options, char *error) {
+    struct option table[ROWS + 1];
+    memset(table, 0, sizeof table);
+    for (int i = 0; i < ROWS; i++) {
+        table[i].name = rows[i].name;
+        table[i].has_arg = rows[i].value ? required_argument : no_argument;
+    }
+    opterr = 0;
+    optind = 1;
+    for (;;) {
+        int at = optind, index = -1;
+        int got = getopt_long(argc, argv, "+:", table, &index);
+        if (got == -1)
+            break;
+        const char *argument = argv[at];
+        if (got == ':') {
+            snprintf(error, ERROR_SIZE, "%.100s: a value is missing", argument);
+            return -1;
+        }
+        if (got == '?' || index < 0) {
+            for (int i = 0; i < ROWS; i++)
+                if (!rows[i].value && spelled_out(argument, rows[i].name)) {
+                    snprintf(error, ERROR_SIZE, "--%s: a value is given, none expected",
+                             rows[i].name);
+                    return -1;
+                }
+            return unknown(argument, options->verb, error);
+        }
+        if (!(rows[index].verbs & options->verb) || !spelled_out(argument, rows[index].name))
+            return unknown(argument, options->verb, error);
+        if (store(&rows[index], optarg, options, error))
+            return -1;
+    }
+    if (optind < argc) {
+        snprintf(error, ERROR_SIZE, "\"%.100s\": an argument that belongs to no option",
+                 argv[optind]);
+        return -1;
+    }
+    return 0;
+}
+
+int options_parse(int argc, char **argv, struct options *options, char *error) {
+    memset(options, 0, sizeof *options);
+    if (argc < 2) {
+        snprintf(error, ERROR_SIZE,
+                 "no verb given, run, attend, check or info expected; see headway --help");
+        return -1;
+    }
+    if (verb_parse(argv[1], &options->verb)) {
+        snprintf(error, ERROR_SIZE, "\"%.100s\" given, run, attend, check or info expected",
+                 argv[1]);
+        return -1;
+    }
+    if (parse_all(argc - 1, argv + 1, options, error))
+        return -1;
+    if (options->help || options->verb == VERB_INFO)
+        return 0;
+    return check_values(options, error) || check_presence(options, error) ? -1 : 0;
+}
+
+int options_is_layer(const struct options *options) {
+    return options->verb == VERB_RUN || (options->verb == VERB_CHECK && options->weights);
+}
+
+static const char usage_run[] =
+    "headway run --weights FILE|DIR [--layer NAME] --input X.npy [--key X.npy] [--value X.npy]\n"
+    "            --output Y.npy [options]\n"
+    "The whole layer: projections, attention, output projection.\n";
+static const char usage_attend[] =
+    "headway attend --query Q.npy --key K.npy --value V.npy --output O.npy [options]\n"
+    "The attention core alone.\n";
+static const char usage_check[] =
+    "headway check (arguments of run or attend) [--against reference|onednn|FILE.npy]\n"
+    "Compares: for each output the largest error, the largest in units of the documented bound,\n"
+    "where they are, and ok or FAIL.\n";
+static const char usage_info[] =
+    "headway info [--weights FILE|DIR]\n"
+    "This CPU, every instruction set's row, oneDNN; or the layers in a file.\n";
+
+void help_command(void) {
+    printf(
+        "Headway: multi-head attention for CPUs.\n\n%s\n%s\n%s\n%s\n"
+        "headway --version, headway --help, headway VERB --help\n\n"
+        "Files are .npy and .safetensors. Exit status: 0 done; 1 check found a difference; 2 bad\n"
+        "arguments or files, with one line on stderr, and no output file made or touched.\n",
+        usage_run, usage_attend, usage_check, usage_info);
+}
+
+void help_verb(enum verb verb) {
+    printf("%s\nOptions (of one given twice the last counts):\n",
+           verb == VERB_RUN      ? usage_run
+           : verb == VERB_ATTEND ? usage_attend
+           : verb == VERB_CHECK  ? usage_check
+                                 : usage_info);
+    for (int i = 0; i < ROWS; i++)
+        if (rows[i].help && (rows[i].verbs & verb)) {
+            char left[40];
+            snprintf(left, sizeof left, "--%s %s", rows[i].name,
+                     rows[i].value ? rows[i].value : "");
+            printf("  %-22s %s\n", left, rows[i].help);
+        }
+    if (verb == VERB_INFO)
+        return;
+    printf("\nKnown, but not in this version:\n ");
+    int column = 1;
+    for (int i = 0; i < ROWS; i++)
+        if (!rows[i].help) {
+            int width = (int)strlen(rows[i].name) + 3;
+            if (column + width > 90) {
+                printf("\n ");
+                column = 1;
+            }
+            printf(" --%s", rows[i].name);
+            column += width;
+        }
+    printf("\n");
+}
