@@ -1,10 +1,9 @@
 # Sourced by test.sh and .ci/run. print_skips BUILD: every skip of the last ctest run there, by name.
 print_skips() {
-    log=$1/Testing/Temporary/LastTest.log
-    [ -f "$log" ] || return 0
+    [ -f "$1/Testing/Temporary/LastTest.log" ] || return 0
     awk '
         / Testing: / { test = $0; sub(/.* Testing: /, "", test) }
-        /^skip/ { line = $0; sub(/^skip(ped)?:? */, "", line); print "  " test ": " line; n++ }
-        END { if (n) print n " skipped, named above"; else print "nothing skipped" }
-    ' "$log"
+        / - skipped: / { print "  " test ": " $0; n++ }
+        END { print n + 0 " skipped, by name above" }
+    ' "$1/Testing/Temporary/LastTest.log"
 }

@@ -7,7 +7,7 @@ strict="-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I include"
 try() {
     command=$1
     if ! command -v "${command%% *}" >/dev/null 2>&1; then
-        echo "skip: ${command%% *}: not installed"
+        echo "${command%% *} - skipped: not installed"
         return
     fi
     tried=$((tried + 1))

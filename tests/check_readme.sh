@@ -4,7 +4,7 @@
 source=$1
 library=$2
 cc=$3
-[ -f "$source/README.md" ] || { echo "skip: README: not there"; exit 77; }
+[ -f "$source/README.md" ] || { echo "README - skipped: not there"; exit 77; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 awk '/^```c$/ { inside = 1; block = ""; next }

@@ -4,7 +4,7 @@
 source=$1
 row=$2
 shift 2
-[ -n "$(ls "$source/arch/$row"/gemm_*.c 2>/dev/null)" ] || { echo "skip: $row: no kernel"; exit 77; }
+[ -n "$(ls "$source/arch/$row"/gemm_*.c 2>/dev/null)" ] || { echo "$row - skipped: no kernel"; exit 77; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -58,10 +58,10 @@ try() {
     objdump=$2
     shift 2
     for tool in "$compiler" "$objdump"; do
-        command -v "$tool" >/dev/null 2>&1 || { echo "skip: $row with $compiler: no $tool"; return; }
+        command -v "$tool" >/dev/null 2>&1 || { echo "$row with $compiler - skipped: no $tool"; return; }
     done
     if ! echo 'int x;' | "$compiler" "$@" -x c -fsyntax-only - 2>/dev/null; then
-        echo "skip: $row with $compiler: does not take $*"
+        echo "$row with $compiler - skipped: does not take $*"
         return
     fi
     tried=1
@@ -92,7 +92,7 @@ neon)
         try gcc objdump "$@"
         try clang objdump "$@"
         ;;
-    *) echo "skip: $row: this machine is $(uname -m)" ;;
+    *) echo "$row - skipped: this machine is $(uname -m)" ;;
     esac
     ;;
 esac

@@ -1,4 +1,4 @@
 #!/bin/sh
 # A test that can't run in this build.  skip.sh NAME REASON
-echo "skip: $1: $2"
+echo "$1 - skipped: $2"
 exit 77
