@@ -1,0 +1,218 @@
+/* Projection GEMM: loops over packed panels. A task is one panel for one block of tokens. */
+#include "core/linear.h"
+
+#include "system/memory.h"
+#include "system/parallel.h"
+
+/* A block of tokens is at most this many floats, half of a 1 MB level 2 cache with its panel beside
+ * it; a panel is passed in pieces of at most DEPTH inputs for the same reason. Neither changes bits:
+ * accumulators are stored and read back between pieces. */
+#define BLOCK_FLOATS (128 * 1024)
+#define DEPTH 1024
+/* Rows of a block are a multiple of this, which every row's tile heights divide. */
+#define BLOCK_ROWS 24
+/* Work below which another thread costs more to wake than it saves. */
+#define GRAIN_FLOPS 2000000.0
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static int64_t at_most(int64_t a, int64_t limit)
+{
+    return a < limit ? a : limit;
+}
+
+int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row, int64_t inputs,
+                        int64_t groups, int64_t size, int has_bias, int64_t *floats)
+{
+    int64_t width;
+    linear->inputs = inputs;
+    linear->groups = groups;
+    linear->size = size;
+    linear->group_vectors = divide_up(size, row->lanes);
+    linear->packed = NULL;
+    linear->bias = NULL;
+    if (!headway_mul(groups, linear->group_vectors, &linear->vectors) ||
+        !headway_mul(linear->vectors, row->lanes, &width) || !headway_mul(width, inputs, floats) ||
+        !headway_add(*floats, 16 + (has_bias ? width : 0), floats))
+        return -1;
+    linear->panels = divide_up(linear->vectors, row->vectors);
+    return 0;
+}
+
+static const float *channel_of(const struct headway_linear *linear,
+                               const struct headway_weight_view *view, int lanes, int64_t column)
+{
+    const int64_t vector = column / lanes;
+    const int64_t i = vector % linear->group_vectors * lanes + column % lanes;
+    if (i >= linear->size)
+        return NULL;
+    return view->data + vector / linear->group_vectors * view->group_stride +
+           i * view->channel_stride;
+}
+
+static void pack_panel(const struct headway_linear *linear, const struct headway_row *row,
+                       const struct headway_weight_view *view, int64_t panel, float *to,
+                       const float *zeros)
+{
+    const float *lines[HEADWAY_MAX_WIDTH];
+    const int64_t first = panel * row->vectors;
+    const int width = (int)at_most(row->vectors, linear->vectors - first) * row->lanes;
+
+    for (int j = 0; j < width; j++)
+        lines[j] = channel_of(linear, view, row->lanes, first * row->lanes + j);
+    if (view->input_stride == 1) {
+        for (int j = 0; j < width; j++)
+            if (!lines[j])
+                lines[j] = zeros;
+        row->pack(to, width, lines, width, linear->inputs, 1.0f);
+        return;
+    }
+    for (int64_t p = 0; p < linear->inputs; p++)
+        for (int j = 0; j < width; j++)
+            to[p * width + j] = lines[j] ? lines[j][p * view->input_stride] : 0.0f;
+}
+
+void headway_linear_pack(struct headway_linear *linear, const struct headway_row *row,
+                         const struct headway_weight_view *view, float *room, const float *zeros)
+{
+    const int64_t width = linear->vectors * row->lanes;
+    linear->packed = room;
+    for (int64_t panel = 0; panel < linear->panels; panel++)
+        pack_panel(linear, row, view, panel,
+                   room + panel * row->vectors * row->lanes * linear->inputs, zeros);
+    if (!view->bias)
+        return;
+    linear->bias = room + width * linear->inputs;
+    for (int64_t column = 0; column < width; column++) {
+        const int64_t vector = column / row->lanes;
+        const int64_t i = vector % linear->group_vectors * row->lanes + column % row->lanes;
+        linear->bias[column] =
+            i < linear->size ? view->bias[vector / linear->group_vectors * view->bias_group +
+                                          i * view->bias_channel]
+                             : 0.0f;
+    }
+}
+
+/* One panel for m tokens with one pitch. */
+static void panel_rows(const struct headway_row *row, const struct headway_linear_job *job,
+                       int64_t panel, const float *x, float *y, int64_t m)
+{
+    const struct headway_linear *linear = job->linear;
+    const int64_t first = panel * row->vectors;
+    struct headway_gemm g = {.m = m, .a_row = job->x_row, .a_col = 1, .c_row = job->y_row};
+    int count[HEADWAY_MAX_VECTORS];
+
+    g.vectors = (int)at_most(row->vectors, linear->vectors - first);
+    for (int v = 0; v < g.vectors; v++) {
+        const int64_t group = (first + v) / linear->group_vectors;
+        const int64_t i = (first + v) % linear->group_vectors * row->lanes;
+        g.c[v] = y + group * job->y_group + i;
+        count[v] = (int)at_most(row->lanes, linear->size - i);
+        if (count[v] < row->lanes)
+            g.count = count;
+    }
+    /* Few tokens read the panel once: nothing is gained by passing it in pieces. */
+    const int64_t pieces = m > BLOCK_ROWS ? divide_up(linear->inputs, DEPTH) : 1;
+    const int width = g.vectors * row->lanes;
+    const float *packed = linear->packed + first * row->lanes * linear->inputs;
+    int64_t p = 0;
+    for (int64_t piece = 0; piece < pieces || piece == 0; piece++) {
+        const int64_t end = pieces > 1 ? (piece + 1) * linear->inputs / pieces : linear->inputs;
+        g.a = x + p;
+        g.b = packed + p * width;
+        g.k = end - p;
+        g.accumulate = p > 0;
+        g.bias = end == linear->inputs && linear->bias ? linear->bias + first * row->lanes : NULL;
+        row->gemm(&g);
+        p = end;
+    }
+}
+
+static int64_t length_of(const struct headway_linear_job *job, int64_t b)
+{
+    return job->lengths ? job->lengths[b] : job->rows;
+}
+
+/* Tokens from .. until of (batch * rows), in runs of live rows; batches that follow each other without
+ * a gap in memory are one run. */
+static void panel_tokens(const struct headway_row *row, const struct headway_linear_job *job,
+                         int64_t panel, int64_t from, int64_t until)
+{
+    const int joined = job->x_batch == job->rows * job->x_row && job->y_batch == job->rows * job->y_row;
+    int64_t token = from;
+    while (token < until) {
+        const int64_t b = token / job->rows;
+        const int64_t i = token % job->rows;
+        int64_t end = b * job->rows + length_of(job, b);
+        if (end <= token) {
+            token = (b + 1) * job->rows;
+            continue;
+        }
+        while (joined && end < until && end % job->rows == 0 && length_of(job, end / job->rows) > 0)
+            end += length_of(job, end / job->rows);
+        end = at_most(end, until);
+        panel_rows(row, job, panel, job->x + b * job->x_batch + i * job->x_row,
+                   job->y + b * job->y_batch + i * job->y_row, end - token);
+        token = end;
+    }
+}
+
+/* Tasks run block by block; within a block, panel by panel of the jobs in turn. */
+struct linear_run {
+    const struct headway_row *row;
+    const struct headway_linear_job *jobs;
+    int count;
+    int64_t block_rows[HEADWAY_MAX_JOBS], blocks[HEADWAY_MAX_JOBS];
+};
+
+static void linear_task(void *context, int64_t task, int worker)
+{
+    const struct linear_run *run = context;
+    (void)worker;
+    for (int j = 0; j < run->count;) {
+        /* Jobs of equally many blocks share them. */
+        int64_t panels = 0;
+        int last = j;
+        for (; last < run->count && run->blocks[last] == run->blocks[j]; last++)
+            panels += run->jobs[last].linear->panels;
+        if (task >= run->blocks[j] * panels) {
+            task -= run->blocks[j] * panels;
+            j = last;
+            continue;
+        }
+        const int64_t block = task / panels;
+        int64_t panel = task % panels;
+        for (; panel >= run->jobs[j].linear->panels; j++)
+            panel -= run->jobs[j].linear->panels;
+        const struct headway_linear_job *job = &run->jobs[j];
+        const int64_t from = block * run->block_rows[j];
+        panel_tokens(run->row, job, panel, from,
+                     at_most(from + run->block_rows[j], job->batch * job->rows));
+        return;
+    }
+}
+
+void headway_linear_run(const struct headway_row *row, int threads,
+                        const struct headway_linear_job *jobs, int count)
+{
+    struct linear_run run = {.row = row, .jobs = jobs, .count = count};
+    int64_t tasks = 0;
+    double flops = 0.0;
+
+    for (int j = 0; j < count; j++) {
+        const struct headway_linear *linear = jobs[j].linear;
+        const int64_t tokens = jobs[j].batch * jobs[j].rows;
+        const int64_t fit = BLOCK_FLOATS / at_most(linear->inputs, DEPTH);
+        const int64_t even = tokens > 0 ? divide_up(tokens, divide_up(tokens, fit)) : 1;
+        run.block_rows[j] = divide_up(even, BLOCK_ROWS) * BLOCK_ROWS;
+        run.blocks[j] = divide_up(tokens, run.block_rows[j]);
+        tasks += run.blocks[j] * linear->panels;
+        flops += 2.0 * (double)tokens * (double)linear->inputs * (double)(linear->vectors * row->lanes);
+    }
+    if (flops / GRAIN_FLOPS + 1.0 < threads)
+        threads = (int)(flops / GRAIN_FLOPS + 1.0);
+    headway_parallel(threads, tasks, linear_task, &run);
+}
