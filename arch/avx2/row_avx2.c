@@ -25,11 +25,11 @@ headway_peak_fn headway_peak_avx2;
 
 int64_t headway_peak_avx2(int64_t rounds, float *sink)
 {
-    const __m256 factor = _mm256_set1_ps(0.5f), addend = _mm256_set1_ps(1.0f);
+    const __m256 factor = _mm256_set1_ps(0.999f), addend = _mm256_set1_ps(0.001f);
     __m256 x[CHAINS];
 
     UNROLL for (int i = 0; i < CHAINS; i++)
-        x[i] = _mm256_set1_ps((float)i);
+        x[i] = _mm256_set1_ps(2.0f + (float)i);
     for (int64_t r = 0; r < rounds; r++) {
         UNROLL for (int i = 0; i < CHAINS; i++)
             x[i] = _mm256_fmadd_ps(x[i], factor, addend);
