@@ -21,13 +21,11 @@ find_spills() {
         for (i = 1; i <= n; i++) {
             if (target[i] == "" || target[i] > addr[i] || target[i] < addr[1]) continue
             inner = 1
-            for (k = 1; k <= n; k++)
-                if (k != i && target[k] != "" && target[k] <= addr[k] && addr[k] < addr[i] &&
-                    target[k] >= target[i]) inner = 0
+            for (k = i - 1; inner && k > 0 && addr[k] >= target[i]; k--)
+                if (target[k] != "" && target[k] <= addr[k] && target[k] >= target[i]) inner = 0
             if (!inner) continue
             fma = 0; bad = ""
-            for (j = 1; j <= i; j++) {
-                if (addr[j] < target[i]) continue
+            for (j = i; j > 0 && addr[j] >= target[i]; j--) {
                 if (text[j] ~ /vfn?m(add|sub)[0-9]*ps|fml[as]/) fma++
                 if (text[j] ~ /[xyz]mm/ && (text[j] ~ /\(%rsp/ || (frame && text[j] ~ /\(%rbp/)))
                     bad = bad "\n    " text[j]
