@@ -1,3 +1,5 @@
+#define _GNU_SOURCE
+
 #include "cli/compare.h"
 
 #include "oracle/reference.h"

@@ -1,3 +1,5 @@
+#define _GNU_SOURCE
+
 #include "cli/compute.h"
 
 #include "api/engine.h"

@@ -1,3 +1,5 @@
+#define _GNU_SOURCE
+
 #include "cli/machine.h"
 
 #include <pthread.h>

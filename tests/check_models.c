@@ -1,0 +1,172 @@
+/* Small models of known architectures, as case.json says, each run through the command. What needs
+ * options of later versions must be refused by name; it is counted and named. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "command.h"
+
+enum { RUNS = 18 };
+
+static const char *const models[] = {"bert", "gpt2", "llama-gqa-rope", "torch-mha"};
+
+struct run {
+    const char *model, *label;
+    const cJSON *json;
+    double tolerance;
+    char folder[4096], weights[8192];
+};
+
+static int runs, right, refused, all = 1;
+
+static const char *text_of(const cJSON *object, const char *name) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+    return text ? text : "";
+}
+
+static char *read_text(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    CHECK(file, "%s is missing", path);
+    if (!file)
+        exit(1);
+    fseek(file, 0, SEEK_END);
+    long length = ftell(file);
+    rewind(file);
+    char *text = malloc((size_t)length + 1);
+    *size = text ? fread(text, 1, (size_t)length, file) : 0;
+    if (!text)
+        exit(1);
+    text[*size] = '\0';
+    fclose(file);
+    return text;
+}
+
+/* What of this run a later version brings, or NULL. weights_out: the --probs outputs count. */
+static const char *needs_later(const struct run *run, int weights_out) {
+    const cJSON *expected = cJSON_GetObjectItemCaseSensitive(run->json, "expected"), *option;
+    cJSON_ArrayForEach(option, cJSON_GetObjectItemCaseSensitive(run->json, "options")) {
+        const char *text = cJSON_GetStringValue(option);
+        if (strcmp(text, "--rope") == 0 || strcmp(text, "--cache") == 0)
+            return text;
+    }
+    if (weights_out && cJSON_GetObjectItemCaseSensitive(expected, "probs"))
+        return "--probs";
+    int config = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run->json, "config"));
+    return config && strcmp(run->model, "llama-gqa-rope") == 0 ? "RoPE" : NULL;
+}
+
+static void build(const struct run *run, int weights_out, struct arguments *a) {
+    const cJSON *item;
+    arguments_begin(a);
+    arguments_add(a, "run");
+    arguments_add(a, "--weights");
+    arguments_add(a, "%s", run->weights);
+    if (text_of(run->json, "layer")[0]) {
+        arguments_add(a, "--layer");
+        arguments_add(a, "%s", text_of(run->json, "layer"));
+    }
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(run->json, "inputs")) {
+        arguments_add(a, "--%s", item->string);
+        arguments_add(a, "%s", cJSON_GetStringValue(item));
+    }
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(run->json, "options"))
+        arguments_add(a, "%s", cJSON_GetStringValue(item));
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(
+                                 run->json, "expected")) if (weights_out ||
+                                                             strcmp(item->string, "output") == 0) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.npy", item->string);
+        arguments_add(a, "--%s", item->string);
+        arguments_add(a, "%s", folder_path(name));
+    }
+}
+
+static void refuse(const struct run *run, int weights_out, const char *words) {
+    struct arguments a;
+    struct outcome outcome;
+    build(run, weights_out, &a);
+    command_run(&a, run->folder, NULL, &outcome);
+    expect_refusal(&outcome, words, run->label);
+    CHECK(!file_exists(folder_path("output.npy")), "a refusal left an output file");
+}
+
+static void compute(const struct run *run) {
+    struct arguments a;
+    struct outcome outcome;
+    char expected[8192];
+    build(run, 0, &a);
+    command_run(&a, run->folder, NULL, &outcome);
+    CHECK(outcome.status == 0, "exit %d: %.300s", outcome.status, outcome.err);
+    if (outcome.status)
+        return;
+    snprintf(expected, sizeof expected, "%s/%s", run->folder,
+             text_of(cJSON_GetObjectItemCaseSensitive(run->json, "expected"), "output"));
+    expect_close(folder_path("output.npy"), expected, run->tolerance, 1, run->label);
+    remove(folder_path("output.npy"));
+    right++;
+}
+
+static void run_one(struct run *run) {
+    int config = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run->json, "config"));
+    const char *option = needs_later(run, 1);
+    snprintf(run->weights, sizeof run->weights, "%s",
+             config ? run->folder : folder_path("model.safetensors"));
+    if (strcmp(text_of(run->json, "expect"), "refuse") == 0) {
+        refuse(run, 1, text_of(run->json, "names"));
+        refused++;
+        return;
+    }
+    if (option) {
+        refuse(run, 1, "not in this version");
+        refuse(run, 1, strcmp(option, "RoPE") == 0 ? "ope" : option);
+        printf("models: %s, %s: needs %s of a later version\n", run->model, run->label, option);
+        refused++;
+    }
+    if (!needs_later(run, 0))
+        compute(run);
+}
+
+static void run_model(const char *model) {
+    struct run run = {.model = model};
+    char path[8192];
+    size_t size;
+    snprintf(run.folder, sizeof run.folder, "%s/models/%s", HEADWAY_TEST_DATA, model);
+    snprintf(path, sizeof path, "%s/model.safetensors", run.folder);
+    char *weights = read_text(path, &size);
+    file_write(folder_path("model.safetensors"), weights, size);
+    free(weights);
+    snprintf(path, sizeof path, "%s/case.json", run.folder);
+    char *text = read_text(path, &size);
+    cJSON *json = cJSON_Parse(text);
+    run.tolerance = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "tolerance"));
+    cJSON_ArrayForEach(run.json, cJSON_GetObjectItemCaseSensitive(json, "runs")) {
+        run.label = text_of(run.json, "label");
+        if (check_case("models/%s/%s", model, run.label)) {
+            run_one(&run);
+            runs++;
+        } else
+            all = 0;
+    }
+    cJSON_Delete(json);
+    free(text);
+}
+
+int main(int argc, char **argv) {
+    struct arguments a;
+    check_begin(argc, argv);
+    if (!arguments_begin(&a)) {
+        check_skip("models", "HEADWAY_COMMAND does not name the command");
+        return check_end();
+    }
+    folder_make();
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        run_model(models[i]);
+    printf("models: %d runs: %d computed, %d refused\n", runs, right, refused);
+    if (all && check_case("models/count"))
+        CHECK(runs == RUNS && right + refused >= RUNS, "%d runs, %d computed, %d refused", runs,
+              right, refused);
+    folder_remove();
+    return check_end();
+}
