@@ -200,6 +200,11 @@ int check_case(const char *format, ...)
     return run.open;
 }
 
+int check_case_failures(void)
+{
+    return run.failures;
+}
+
 void check_fail(const char *file, int line, const char *format, ...)
 {
     va_list arguments;

@@ -29,6 +29,7 @@ const char *check_isa(void); /* --isa, or NULL */
 
 /* Enters a case; 0 when --case excludes it. All failures until the next call belong to it. */
 int check_case(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int check_case_failures(void); /* of the case entered last */
 /* Records a failure, prints its place and text (the first ten of a case), and goes on. */
 void check_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
