@@ -13,7 +13,7 @@ enum headway_onednn_path {
 
 struct headway_onednn;
 
-/* "oneDNN 3.7.2: primitives (v3 API), graph", or why there is none. Static text. */
+/* "onednn 3.7.2: primitives (v3 API), graph", or "onednn absent: why". Static text. */
 const char *headway_onednn_about(void);
 
 /* NULL when oneDNN can't do it: note says "onednn: cannot express ..." or what failed. On success note

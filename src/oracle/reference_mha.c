@@ -7,14 +7,6 @@
 /* The errors that the projections carry into the attention, and through it into the output, are
  * derived at the top of reference.c. */
 
-/* Rows first .. first + outputs of a weight as doubles, inputs first: element (k, c) at
- * k * outputs + c. A rank-3 weight counts its channels over both output axes. */
-struct matrix {
-    double *data;
-    double *bias; /* may be NULL */
-    int64_t inputs, outputs;
-};
-
 static int64_t channel_offset(const headway_tensor *t, int axis, int axes, int64_t channel) {
     if (axes == 1)
         return channel * t->stride[axis];
@@ -27,6 +19,7 @@ static int64_t weight_outputs(const headway_tensor *t, int transposed) {
     return t->rank == 3 ? t->shape[axis] * t->shape[axis + 1] : t->shape[axis];
 }
 
+/* Rows first .. first + outputs of a weight; a rank-3 weight counts them over both output axes. */
 static int load_matrix(struct matrix *m, const headway_tensor *weight, const headway_tensor *bias,
                        int transposed, int64_t first, int64_t outputs) {
     int inputs_axis = transposed ? 0 : weight->rank - 1;
@@ -48,9 +41,11 @@ static int load_matrix(struct matrix *m, const headway_tensor *weight, const hea
     return 0;
 }
 
-static void free_matrix(struct matrix *m) {
-    free(m->data);
-    free(m->bias);
+void reference_free_weights(struct matrix m[4]) {
+    for (int n = 0; n < 4; n++) {
+        free(m[n].data);
+        free(m[n].bias);
+    }
 }
 
 enum { PROJECT_BLOCK = 16 };
@@ -112,9 +107,8 @@ static int project_operand(struct operand *to, const struct matrix *m, const hea
     return status;
 }
 
-/* Head sizes as the configuration or the weights' shapes tell them. */
-static void size_heads(struct problem *p, const headway_mha_config *config,
-                       const headway_mha_weights *weights) {
+void reference_size_heads(struct problem *p, const headway_mha_config *config,
+                          const headway_mha_weights *weights) {
     p->query_heads = config->heads;
     p->kv_heads = config->kv_heads ? config->kv_heads : config->heads;
     p->size = config->head_size;
@@ -137,8 +131,8 @@ static void size_heads(struct problem *p, const headway_mha_config *config,
     }
 }
 
-static int load_weights(struct matrix m[4], const struct problem *p,
-                        const headway_mha_config *config, const headway_mha_weights *w) {
+int reference_load_weights(struct matrix m[4], const struct problem *p,
+                           const headway_mha_config *config, const headway_mha_weights *w) {
     int64_t queries = p->query_heads * p->size, keys = p->kv_heads * p->size;
     int64_t values = p->kv_heads * p->value_size;
     int t = config->transposed, status = 0;
@@ -190,12 +184,12 @@ int headway_reference_mha(const headway_mha_config *config, const headway_mha_we
     p.batch = query->shape[0];
     p.query_length = query->shape[1];
     p.key_length = key->shape[1];
-    size_heads(&p, config, weights);
+    reference_size_heads(&p, config, weights);
     reference_finish(&p);
     struct headway_reference_out inner = *results;
     inner.out = reference_doubles(p.batch, p.query_length, p.query_heads, p.value_size);
     inner.out_bound = reference_doubles(p.batch, p.query_length, p.query_heads, p.value_size);
-    int status = inner.out && inner.out_bound ? load_weights(m, &p, config, weights) : -1;
+    int status = inner.out && inner.out_bound ? reference_load_weights(m, &p, config, weights) : -1;
     if (status == 0)
         status |= project_operand(&p.query, &m[0], query);
     if (status == 0)
@@ -206,8 +200,7 @@ int headway_reference_mha(const headway_mha_config *config, const headway_mha_we
         status |= reference_attend(&p, &inner);
     if (status == 0)
         status |= project_out(&p, &m[3], inner.out, inner.out_bound, results);
-    for (int n = 0; n < 4; n++)
-        free_matrix(&m[n]);
+    reference_free_weights(m);
     reference_free(&p);
     free(inner.out);
     free(inner.out_bound);

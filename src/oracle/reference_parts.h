@@ -1,4 +1,4 @@
-/* What reference.c and reference_mha.c share. */
+/* What the files of the reference share, and onednn_plan.c with them. */
 #ifndef HEADWAY_REFERENCE_PARTS_H
 #define HEADWAY_REFERENCE_PARTS_H
 
@@ -33,5 +33,20 @@ void reference_free(struct problem *p);
 int64_t reference_query_length(const struct problem *p, int64_t b);
 /* The core on a finished problem whose operands are filled: 0, or -1 without memory. */
 int reference_attend(const struct problem *p, const struct headway_reference_out *results);
+
+/* A weight and its bias, which may be NULL: element (k, c) at data[k * outputs + c]. */
+struct matrix {
+    double *data;
+    double *bias;
+    int64_t inputs, outputs;
+};
+
+/* Numbers of heads and their sizes, as the configuration or the weights' shapes tell them. */
+void reference_size_heads(struct problem *p, const headway_mha_config *config,
+                          const headway_mha_weights *weights);
+/* Query, key, value, out; heads are sized. 0, or -1 without memory; to be freed either way. */
+int reference_load_weights(struct matrix m[4], const struct problem *p,
+                           const headway_mha_config *config, const headway_mha_weights *w);
+void reference_free_weights(struct matrix m[4]);
 
 #endif

@@ -1,0 +1,498 @@
+#include "oracle/onednn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/onednn_parts.h"
+#include "oracle/reference_parts.h"
+
+enum { MAX_BUFFERS = 24 };
+
+struct headway_onednn {
+    struct dnn_steps *steps; /* NULL: nothing to compute */
+    int buffers;
+    float *buffer[MAX_BUFFERS];
+};
+
+/* What is to be planned. sizes.params is never NULL. */
+struct plan {
+    struct headway_onednn *prepared;
+    enum headway_onednn_path path;
+    struct problem sizes;
+    char *note;
+    size_t size;
+};
+
+static int refuse(struct plan *p, const char *what) {
+    snprintf(p->note, p->size, "onednn: cannot express %s", what);
+    return -1;
+}
+
+static float *buffer(struct plan *p, int64_t count) {
+    struct headway_onednn *prepared = p->prepared;
+    size_t bytes;
+    if (prepared->buffers == MAX_BUFFERS || __builtin_mul_overflow(count, 4, &bytes) ||
+        bytes > PTRDIFF_MAX - 63)
+        return NULL;
+    float *memory = aligned_alloc(64, (bytes + 63 + (bytes == 0)) / 64 * 64);
+    if (memory)
+        prepared->buffer[prepared->buffers++] = memory;
+    else
+        snprintf(p->note, p->size, "onednn: out of memory");
+    return memory;
+}
+
+/* Strides of axes of extent 1 become those of a dense array around the inner axes: oneDNN derives
+ * leading dimensions from them. */
+static void tidy(struct dnn_view *v) {
+    int64_t inner = 1;
+    for (int axis = v->rank - 1; axis >= 0; axis--) {
+        if (v->shape[axis] == 1)
+            v->stride[axis] = inner;
+        if (v->stride[axis] * v->shape[axis] > inner)
+            inner = v->stride[axis] * v->shape[axis];
+    }
+}
+
+static struct dnn_view dense(float *data, int rank, int64_t a, int64_t b, int64_t c, int64_t d) {
+    const int64_t shape[4] = {a, b, c, d};
+    struct dnn_view v = {.data = data, .rank = rank};
+    int64_t stride = 1;
+    for (int axis = rank - 1; axis >= 0; axis--) {
+        v.shape[axis] = shape[axis];
+        v.stride[axis] = stride;
+        stride *= shape[axis];
+    }
+    return v;
+}
+
+/* A tensor's view, its axes in the order given. */
+static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, const int order[]) {
+    *v = (struct dnn_view){.data = t->data, .rank = t->rank};
+    for (int axis = 0; axis < t->rank; axis++) {
+        v->shape[axis] = t->shape[order[axis]];
+        v->stride[axis] = t->stride[order[axis]];
+        if (v->shape[axis] > 1 && v->stride[axis] <= 0)
+            return refuse(p, "strides of 0 or below");
+    }
+    tidy(v);
+    return 0;
+}
+
+/* ---- masks
+ * --------------------------------------------------------------------------------------- */
+
+static int64_t key_length(const struct problem *s, int64_t b) {
+    return s->params->key_lengths ? s->params->key_lengths[b] : s->key_length;
+}
+
+/* What is added to a score, -inf where the key is excluded. */
+static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t at[4] = {b, h, i, j};
+    int64_t offset = 0;
+    float sum = 0;
+    if (s->params->causal == HEADWAY_CAUSAL_OFFSETS)
+        offset = s->params->causal_offsets[b];
+    if (s->params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT)
+        offset = key_length(s, b) - s->query_length;
+    if (j >= key_length(s, b) || (s->params->causal != HEADWAY_CAUSAL_NONE && j - i > offset))
+        return -INFINITY;
+    const headway_tensor *mask = s->params->mask;
+    int64_t from = 0;
+    for (int axis = 0; mask && axis < mask->rank; axis++)
+        from += mask->shape[axis] == 1 ? 0 : at[4 - mask->rank + axis] * mask->stride[axis];
+    if (mask && mask->dtype == HEADWAY_BOOL)
+        sum = ((const unsigned char *)mask->data)[from] ? 0 : -INFINITY;
+    else if (mask)
+        sum = ((const float *)mask->data)[from];
+    return sum;
+}
+
+/* Writes out mask, causality and lengths: (groups, B, Hkv, Lq, Lk), each of the first four 1 where
+ * nothing depends on it; groups 1 means that nothing depends on the head. *excluded: some key is.
+ */
+static int write_mask(struct plan *p, struct dnn_view *v, int64_t *groups, int *excluded) {
+    const struct problem *s = &p->sizes;
+    const headway_tensor *mask = s->params->mask;
+    int causal = s->params->causal != HEADWAY_CAUSAL_NONE;
+    int per_batch = s->params->key_lengths || s->params->causal_offsets ||
+                    (mask && mask->rank == 4 && mask->shape[0] > 1);
+    int per_head = mask && mask->rank == 4 && mask->shape[1] > 1;
+    int per_row = causal || (mask && mask->rank > 1 && mask->shape[mask->rank - 2] > 1);
+    int64_t group = s->query_heads / s->kv_heads;
+    *groups = per_head ? group : 1;
+    int64_t batch = per_batch ? s->batch : 1, heads = per_head ? s->kv_heads : 1;
+    int64_t rows = per_row ? s->query_length : 1, keys = s->key_length;
+    int64_t count;
+    float *to = NULL;
+    if (!__builtin_mul_overflow(batch * *groups * heads, rows * keys, &count))
+        to = buffer(p, count);
+    if (!to)
+        return -1;
+    *v = dense(to, 4, batch, heads, rows, keys);
+    for (int64_t n = 0; n < *groups * batch * heads * rows; n++) {
+        int64_t i = n % rows, h = n / rows % heads, b = n / rows / heads % batch;
+        int64_t g = n / rows / heads / batch;
+        int any = 0;
+        for (int64_t j = 0; j < keys; j++) {
+            float x = addend(s, b, h * group + g, i, j);
+            any |= x != -INFINITY;
+            *excluded |= x == -INFINITY;
+            *to++ = x;
+        }
+        if (!any)
+            return refuse(p, "rows without keys");
+    }
+    return 0;
+}
+
+static int is_finite(const headway_tensor *t) {
+    double *all = reference_gather(t);
+    int64_t count = 1;
+    int finite = all != NULL;
+    for (int axis = 0; axis < t->rank; axis++)
+        count *= t->shape[axis];
+    for (int64_t i = 0; finite && i < count; i++)
+        finite = isfinite(all[i]);
+    free(all);
+    return finite;
+}
+
+/* What no mask can say, and whether there is anything to do (1) or not (0). */
+static int examine(struct plan *p) {
+    const struct problem *s = &p->sizes;
+    if (s->params->lse)
+        return refuse(p, "lse");
+    for (int64_t b = 0; s->params->query_lengths && b < s->batch; b++) {
+        if (s->params->query_lengths[b] != s->query_length)
+            return refuse(p, "query lengths");
+    }
+    if (s->batch == 0 || s->query_length == 0 || s->value_size == 0) {
+        snprintf(p->note, p->size, "onednn: nothing to compute");
+        return 0;
+    }
+    return s->key_length == 0 ? refuse(p, "rows without keys") : 1;
+}
+
+/* ---- attention
+ * ----------------------------------------------------------------------------------- */
+
+/* Views in the order batch, head, row, element. */
+struct operands {
+    struct dnn_view query, key, value, out, mask;
+    int64_t mask_groups;
+    int masked;
+};
+
+/* Every group-th head from head g on. */
+static struct dnn_view heads_of_group(const struct dnn_view *v, int64_t g, int64_t group) {
+    struct dnn_view part = *v;
+    part.data += g * v->stride[1];
+    part.shape[1] /= group;
+    part.stride[1] *= group;
+    tidy(&part);
+    return part;
+}
+
+static struct dnn_view mask_of_group(const struct operands *o, int64_t g) {
+    struct dnn_view mask = o->mask;
+    if (o->mask_groups > 1)
+        mask.data += g * mask.shape[0] * mask.stride[0];
+    return mask;
+}
+
+static struct dnn_view transposed(const struct dnn_view *v) {
+    struct dnn_view t = *v;
+    t.shape[2] = v->shape[3];
+    t.shape[3] = v->shape[2];
+    t.stride[2] = v->stride[3];
+    t.stride[3] = v->stride[2];
+    return t;
+}
+
+/* One pass for each query head of a group: query heads that share a key head are apart in memory,
+ * and the passes share the scores' memory. */
+static int attend(struct plan *p, const struct operands *o, float scale) {
+    const struct problem *s = &p->sizes;
+    int64_t group = s->query_heads / s->kv_heads, count = 0;
+    struct dnn_steps *steps = p->prepared->steps;
+    int graph = p->path == HEADWAY_ONEDNN_GRAPH;
+    float *memory = NULL;
+    if (!graph &&
+        __builtin_mul_overflow(s->batch * s->kv_heads * s->query_length, s->key_length, &count))
+        return refuse(p, "so many scores");
+    if (!graph && !(memory = buffer(p, count)))
+        return -1;
+    struct dnn_view scores =
+        dense(memory, 4, s->batch, s->kv_heads, s->query_length, s->key_length);
+    struct dnn_view keys = transposed(&o->key);
+    for (int64_t g = 0; g < group; g++) {
+        struct dnn_view query = heads_of_group(&o->query, g, group);
+        struct dnn_view out = heads_of_group(&o->out, g, group);
+        struct dnn_view mask = mask_of_group(o, g);
+        const struct dnn_view *added = o->masked ? &mask : NULL;
+        int failed;
+        if (graph)
+            failed = dnn_sdpa(steps, &query, &o->key, &o->value, &out, scale, added, g == 0);
+        else
+            failed = dnn_matmul(steps, g ? NULL : "scores", &query, &keys, &scores, scale, added) ||
+                     dnn_softmax(steps, g ? NULL : "softmax", &scores) ||
+                     dnn_matmul(steps, g ? NULL : "out", &scores, &o->value, &out, 1, NULL);
+        if (failed)
+            return -1;
+    }
+    if (group > 1) {
+        size_t used = strlen(p->note);
+        snprintf(p->note + used, p->size - used, "; %d passes for grouped heads", (int)group);
+    }
+    return 0;
+}
+
+static int write_mask_if_any(struct plan *p, struct operands *o, const headway_tensor *key,
+                             const headway_tensor *value) {
+    const headway_attention_params *params = p->sizes.params;
+    int excluded = 0;
+    o->masked = params->mask || params->key_lengths || params->causal != HEADWAY_CAUSAL_NONE;
+    if (o->masked && write_mask(p, &o->mask, &o->mask_groups, &excluded))
+        return -1;
+    if (excluded && !(is_finite(key) && is_finite(value)))
+        return refuse(p, "excluded keys beside numbers that are not finite");
+    return 0;
+}
+
+static struct headway_onednn *begin(struct plan *p, enum headway_onednn_path path,
+                                    const headway_attention_params *params, char *note,
+                                    size_t size) {
+    static char nowhere[1];
+    *p = (struct plan){.path = path, .note = size ? note : nowhere, .size = size ? size : 1};
+    p->sizes.params = reference_params(params);
+    p->prepared = calloc(1, sizeof *p->prepared);
+    if (!p->prepared)
+        snprintf(p->note, p->size, "onednn: out of memory");
+    return p->prepared;
+}
+
+static int begin_steps(struct plan *p) {
+    p->prepared->steps = dnn_create(p->note, p->size);
+    if (!p->prepared->steps)
+        return -1;
+    snprintf(p->note, p->size, "onednn %s",
+             p->path == HEADWAY_ONEDNN_GRAPH ? "graph" : "primitives");
+    return 0;
+}
+
+static int plan_attention(struct plan *p, const headway_tensor *query, const headway_tensor *key,
+                          const headway_tensor *value, const headway_tensor *out) {
+    static const int by_head[4] = {0, 2, 1, 3};
+    struct operands o = {0};
+    struct problem *s = &p->sizes;
+    s->batch = query->shape[0];
+    s->query_length = query->shape[1];
+    s->query_heads = query->shape[2];
+    s->size = query->shape[3];
+    s->key_length = key->shape[1];
+    s->kv_heads = key->shape[2];
+    s->value_size = value->shape[3];
+    reference_finish(s);
+    int todo = examine(p);
+    if (todo <= 0)
+        return todo;
+    if (view(p, &o.query, query, by_head) || view(p, &o.key, key, by_head) ||
+        view(p, &o.value, value, by_head) || view(p, &o.out, out, by_head) ||
+        write_mask_if_any(p, &o, key, value) || begin_steps(p))
+        return -1;
+    return attend(p, &o, (float)s->scale);
+}
+
+struct headway_onednn *
+headway_onednn_attention(enum headway_onednn_path path, const headway_attention_params *params,
+                         const headway_tensor *query, const headway_tensor *key,
+                         const headway_tensor *value, const headway_tensor *out, char *note,
+                         size_t size) {
+    struct plan p;
+    struct headway_onednn *prepared = begin(&p, path, params, note, size);
+    if (prepared && plan_attention(&p, query, key, value, out)) {
+        headway_onednn_free(prepared);
+        return NULL;
+    }
+    return prepared;
+}
+
+int headway_onednn_run(struct headway_onednn *prepared) {
+    return prepared->steps ? dnn_run(prepared->steps) : 0;
+}
+
+void headway_onednn_free(struct headway_onednn *prepared) {
+    if (!prepared)
+        return;
+    dnn_free(prepared->steps);
+    for (int n = 0; n < prepared->buffers; n++)
+        free(prepared->buffer[n]);
+    free(prepared);
+}
+
+/* ---- the layer
+ * ----------------------------------------------------------------------------------- */
+
+static int is_dense(const struct dnn_view *v) {
+    int64_t stride = 1;
+    for (int axis = v->rank - 1; axis >= 0; axis--) {
+        if (v->stride[axis] != stride)
+            return 0;
+        stride *= v->shape[axis];
+    }
+    return 1;
+}
+
+/* Rows of a (B, L, E) tensor as a dense matrix, through a copy at each run where it isn't one. */
+static int rows_of(struct plan *p, struct dnn_view *rows, const headway_tensor *t) {
+    static const int as_is[3] = {0, 1, 2};
+    struct dnn_view v;
+    if (view(p, &v, t, as_is))
+        return -1;
+    float *data = v.data;
+    if (!is_dense(&v)) {
+        if (!(data = buffer(p, v.shape[0] * v.shape[1] * v.shape[2])))
+            return -1;
+        struct dnn_view copy = dense(data, 3, v.shape[0], v.shape[1], v.shape[2], 0);
+        if (dnn_copy(p->prepared->steps, "copy", &v, &copy))
+            return -1;
+    }
+    *rows = dense(data, 2, v.shape[0] * v.shape[1], v.shape[2], 0, 0);
+    return 0;
+}
+
+/* Appends `count` matrices with their inputs in common as one projection. */
+static int project(struct plan *p, const char *label, const struct dnn_view *x,
+                   const struct matrix *m, int count, const struct dnn_view *out) {
+    int64_t inputs = m[0].inputs, outputs = out->shape[1], first = 0;
+    float *weight = malloc((size_t)(inputs * outputs) * sizeof(float));
+    float *bias = calloc((size_t)outputs, sizeof(float));
+    int failed = !weight || !bias, biased = 0;
+    for (int n = 0; !failed && n < count; first += m[n++].outputs) {
+        for (int64_t c = 0; c < m[n].outputs; c++) {
+            for (int64_t k = 0; k < inputs; k++)
+                weight[(first + c) * inputs + k] = (float)m[n].data[k * m[n].outputs + c];
+            if (m[n].bias)
+                bias[first + c] = (float)m[n].bias[c];
+        }
+        biased |= m[n].bias != NULL;
+    }
+    if (failed) {
+        snprintf(p->note, p->size, "onednn: out of memory");
+    } else {
+        struct dnn_view weights = dense(weight, 2, outputs, inputs, 0, 0);
+        struct dnn_view biases = dense(bias, 1, outputs, 0, 0, 0);
+        failed = dnn_linear(p->prepared->steps, label, x, &weights, biased ? &biases : NULL, out);
+    }
+    free(weight);
+    free(bias);
+    return failed ? -1 : 0;
+}
+
+/* Channels from `first` on of a dense (B * L, width) matrix as (B, heads, L, size). */
+static struct dnn_view heads_in(const struct dnn_view *rows, int64_t batch, int64_t first,
+                                int64_t heads, int64_t size) {
+    int64_t width = rows->shape[1], length = rows->shape[0] / batch;
+    struct dnn_view v = {.data = rows->data + first,
+                         .rank = 4,
+                         .shape = {batch, heads, length, size},
+                         .stride = {length * width, size, width, 1}};
+    tidy(&v);
+    return v;
+}
+
+/* Projects query, key and value, in one product where their inputs are the same. */
+static int project_inputs(struct plan *p, struct operands *o, const struct matrix m[4],
+                          const headway_tensor *const inputs[3]) {
+    const struct problem *s = &p->sizes;
+    static const char *const labels[3] = {"query", "key", "value"};
+    struct dnn_view *to[3] = {&o->query, &o->key, &o->value};
+    const int64_t sizes[3] = {s->size, s->size, s->value_size};
+    int together = inputs[0] == inputs[1] && inputs[1] == inputs[2];
+    struct dnn_view x, rows = {0};
+    int64_t first = 0;
+    for (int n = 0; n < 3; n++) {
+        if (n == 0 || !together) {
+            int64_t width = m[n].outputs + (together ? m[1].outputs + m[2].outputs : 0);
+            int64_t length = n ? s->key_length : s->query_length;
+            float *data = buffer(p, s->batch * length * width);
+            rows = dense(data, 2, s->batch * length, width, 0, 0);
+            first = 0;
+            if (!data || rows_of(p, &x, inputs[n]) ||
+                project(p, together ? "query, key, value" : labels[n], &x, &m[n], together ? 3 : 1,
+                        &rows))
+                return -1;
+        }
+        *to[n] = heads_in(&rows, s->batch, first, n ? s->kv_heads : s->query_heads, sizes[n]);
+        first += m[n].outputs;
+    }
+    return 0;
+}
+
+/* The output projection, into place where `out` is dense. */
+static int project_output(struct plan *p, const struct dnn_view *attended, const struct matrix *m,
+                          const headway_tensor *out) {
+    static const int as_is[3] = {0, 1, 2};
+    struct dnn_view v, rows;
+    if (view(p, &v, out, as_is))
+        return -1;
+    int64_t count = v.shape[0] * v.shape[1];
+    float *data = is_dense(&v) ? v.data : buffer(p, count * v.shape[2]);
+    rows = dense(data, 2, count, v.shape[2], 0, 0);
+    if (!data || project(p, "output", attended, m, 1, &rows))
+        return -1;
+    struct dnn_view from = dense(data, 3, v.shape[0], v.shape[1], v.shape[2], 0);
+    return data == v.data ? 0 : dnn_copy(p->prepared->steps, "copy", &from, &v);
+}
+
+static int plan_layer(struct plan *p, const headway_mha_config *config,
+                      const headway_mha_weights *weights, const headway_tensor *const inputs[3],
+                      const headway_tensor *out, struct matrix m[4]) {
+    struct operands o = {0};
+    struct problem *s = &p->sizes;
+    s->batch = inputs[0]->shape[0];
+    s->query_length = inputs[0]->shape[1];
+    s->key_length = inputs[1]->shape[1];
+    reference_size_heads(s, config, weights);
+    reference_finish(s);
+    int todo = examine(p);
+    if (todo <= 0)
+        return todo;
+    if (reference_load_weights(m, s, config, weights)) {
+        snprintf(p->note, p->size, "onednn: out of memory");
+        return -1;
+    }
+    int64_t rows = s->batch * s->query_length, width = s->query_heads * s->value_size;
+    float *data = buffer(p, rows * width);
+    struct dnn_view attended = dense(data, 2, rows, width, 0, 0);
+    if (!data || write_mask_if_any(p, &o, inputs[1], inputs[2]) || begin_steps(p) ||
+        project_inputs(p, &o, m, inputs))
+        return -1;
+    o.out = heads_in(&attended, s->batch, 0, s->query_heads, s->value_size);
+    return attend(p, &o, (float)s->scale) || project_output(p, &attended, &m[3], out) ? -1 : 0;
+}
+
+struct headway_onednn *headway_onednn_mha(enum headway_onednn_path path,
+                                          const headway_mha_config *config,
+                                          const headway_mha_weights *weights,
+                                          const headway_attention_params *params,
+                                          const headway_tensor *query, const headway_tensor *key,
+                                          const headway_tensor *value, const headway_tensor *out,
+                                          char *note, size_t size) {
+    struct plan p;
+    struct matrix m[4] = {{0}};
+    struct headway_onednn *prepared = begin(&p, path, params, note, size);
+    const headway_tensor *const inputs[3] = {query, key ? key : query,
+                                             value ? value
+                                             : key ? key
+                                                   : query};
+    if (prepared && plan_layer(&p, config, weights, inputs, out, m)) {
+        headway_onednn_free(prepared);
+        prepared = NULL;
+    }
+    reference_free_weights(m);
+    return prepared;
+}
