@@ -142,15 +142,17 @@ static int cgroup_cpus(void)
     return least;
 }
 
-/* Whether this process was forked and has not called exec: PF_FORKNOEXEC of Linux in field 9 of
- * /proc/self/stat, whose second field is a name in parentheses. */
+/* Whether this process was forked and has not called exec: PF_FORKNOEXEC of Linux in field 9 of its
+ * first thread's stat, whose second field is a name in parentheses. The process's own stat says the
+ * same, but emulators make that one up. */
 static int forked_without_exec(void)
 {
-    char text[1024];
+    char path[64], text[1024];
     const char *at;
     unsigned long flags;
 
-    if (!read_text("/proc/self/stat", text, sizeof text) || !(at = strrchr(text, ')')) ||
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", headway_process());
+    if (!read_text(path, text, sizeof text) || !(at = strrchr(text, ')')) ||
         sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) != 1)
         return 0;
     return (flags & 0x40) != 0;
