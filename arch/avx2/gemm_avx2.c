@@ -33,6 +33,7 @@ static inline __m256i first_lanes(int count)
 static inline __attribute__((always_inline)) void
 tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
 {
+    const ptrdiff_t a_row = g->a_row, a_col = g->a_col, c_row = g->c_row;
     __m256 sum[MAX_ROWS][MAX_VECTORS];
 
     UNROLL for (int v = 0; v < vectors; v++) {
@@ -41,14 +42,14 @@ tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
                 sum[r][v] = _mm256_setzero_ps();
             continue;
         }
-        const float *c = g->c[v] + i * g->c_row;
+        const float *c = g->c[v] + i * c_row;
         if (g->count && g->count[v] < LANES) {
             const __m256i mask = first_lanes(g->count[v]);
             UNROLL for (int r = 0; r < rows; r++)
-                sum[r][v] = _mm256_maskload_ps(c + r * g->c_row, mask);
+                sum[r][v] = _mm256_maskload_ps(c + r * c_row, mask);
         } else {
             UNROLL for (int r = 0; r < rows; r++)
-                sum[r][v] = _mm256_loadu_ps(c + r * g->c_row);
+                sum[r][v] = _mm256_loadu_ps(c + r * c_row);
         }
         if (g->scale) {
             const __m256 scale = _mm256_loadu_ps(g->scale + v * LANES);
@@ -58,7 +59,6 @@ tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
     }
 
     /* A pointer serves three rows: base, base + a_row, base + 2 a_row are addressing modes. */
-    const ptrdiff_t a_row = g->a_row, a_col = g->a_col;
     const float *a[MAX_ROWS / ROWS_OF_A_POINTER];
     UNROLL for (int r = 0; r < rows; r += ROWS_OF_A_POINTER)
         a[r / ROWS_OF_A_POINTER] = g->a + (i + r) * a_row;
@@ -84,14 +84,14 @@ tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
             UNROLL for (int r = 0; r < rows; r++)
                 sum[r][v] = _mm256_add_ps(sum[r][v], bias);
         }
-        float *c = g->c[v] + i * g->c_row;
+        float *c = g->c[v] + i * c_row;
         if (g->count && g->count[v] < LANES) {
             const __m256i mask = first_lanes(g->count[v]);
             UNROLL for (int r = 0; r < rows; r++)
-                _mm256_maskstore_ps(c + r * g->c_row, mask, sum[r][v]);
+                _mm256_maskstore_ps(c + r * c_row, mask, sum[r][v]);
         } else {
             UNROLL for (int r = 0; r < rows; r++)
-                _mm256_storeu_ps(c + r * g->c_row, sum[r][v]);
+                _mm256_storeu_ps(c + r * c_row, sum[r][v]);
         }
     }
 }
