@@ -344,6 +344,13 @@ static int64_t unmasked(const struct problem *p, int64_t b, int64_t h, int64_t i
     return count;
 }
 
+static double rows_of(const struct problem *p, const int64_t *lengths, int64_t length) {
+    double rows = 0;
+    for (int64_t b = 0; b < p->batch; b++)
+        rows += (double)(lengths ? lengths[b] : length);
+    return rows;
+}
+
 double problem_flops(const struct problem *p) {
     double pairs = 0, projections = 0;
     for (int64_t b = 0; b < p->batch; b++)
@@ -356,16 +363,16 @@ double problem_flops(const struct problem *p) {
                     pairs += (double)unmasked(p, b, h, i, end);
         }
     if (p->is_layer) {
-        double queries = (double)p->query_length, keys = (double)p->key_length;
+        const struct layer *layer = &p->layer;
+        double queries = rows_of(p, p->query_lengths, p->query_length);
+        double keys = rows_of(p, p->key_lengths, p->key_length);
         double q = (double)(p->heads * p->head_size), k = (double)(p->kv_heads * p->head_size);
-        double v = (double)(p->kv_heads * p->value_head_size),
-               o = (double)(p->heads * p->value_head_size);
-        projections =
-            2.0 * (double)p->batch *
-            (queries * (q * (double)p->layer.query_width + o * (double)p->layer.out_width) +
-             keys * (k * (double)p->layer.key_width + v * (double)p->layer.value_width));
+        double v = (double)(p->kv_heads * p->value_head_size);
+        double o = (double)(p->heads * p->value_head_size);
+        projections = queries * (q * (double)layer->query_width + o * (double)layer->out_width) +
+                      keys * (k * (double)layer->key_width + v * (double)layer->value_width);
     }
-    return projections + 2.0 * pairs * (double)(p->head_size + p->value_head_size);
+    return 2.0 * projections + 2.0 * pairs * (double)(p->head_size + p->value_head_size);
 }
 
 int problem_write(const struct problem *p, char *error) {

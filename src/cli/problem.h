@@ -36,7 +36,8 @@ headway_tensor problem_out(const struct problem *problem, void *data);
 /* Puts `result` to what it is before a run. */
 void problem_clear(struct problem *problem);
 
-/* Floating-point operations: projections, and 2 * (D + Dv) for each allowed (query, key) pair. */
+/* Floating-point operations: projections of the rows within the lengths, and 2 * (D + Dv) for each
+ * allowed (query, key) pair. */
 double problem_flops(const struct problem *problem);
 
 /* Writes the output files asked for; all or none. */
