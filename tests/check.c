@@ -19,6 +19,7 @@ uint64_t check_seed = 1;
 
 static struct {
     const char *isa, *only, *required;
+    size_t slack;
     struct {
         const char *name;
         int64_t value;
@@ -119,12 +120,15 @@ void check_begin(int argc, char **argv)
                             : strcmp(option, "--case") == 0    ? &run.only
                             : strcmp(option, "--require") == 0 ? &run.required
                                                                : NULL;
-        if ((text || strcmp(option, "--seed") == 0) && !value)
+        const int is_seed = strcmp(option, "--seed") == 0, is_slack = strcmp(option, "--slack") == 0;
+        if ((text || is_seed || is_slack) && !value)
             usage("nothing behind", option);
         if (text) {
             *text = value;
-        } else if (strcmp(option, "--seed") == 0) {
+        } else if (is_seed) {
             check_seed = (uint64_t)number(value, option);
+        } else if (is_slack) {
+            run.slack = (size_t)number(value, option);
         } else {
             if (run.own_count == MAX_OWN)
                 usage("too many options:", option);
@@ -288,10 +292,10 @@ static struct mapping *map(size_t size, size_t page)
 void *check_guard(size_t bytes, int at_end)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t size = (bytes + page - 1) / page * page;
+    const size_t size = (bytes + run.slack + page - 1) / page * page;
     struct mapping *m = map(size, page);
     memset(m->pages, FILL, size);
-    m->memory = at_end ? m->pages + size - bytes : m->pages;
+    m->memory = at_end ? m->pages + size - bytes - run.slack : m->pages;
     m->bytes = bytes;
     m->next = used;
     used = m;

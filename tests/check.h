@@ -10,7 +10,8 @@ struct headway_row;
 
 /* Options every test program takes: --isa NAME (only that row), --case SUBSTRING, --seed N,
  * --require a,b (a skip of one of these rows is a failure), --list (the rows: built or why not, runs
- * here or why not; then exits). A program's own options are read with check_option(). Bad arguments
+ * here or why not; then exits), --slack N (guarded memory is followed by N readable bytes, for emulators
+ * whose masked loads touch the whole vector; they still must not be written). A program's own options are read with check_option(). Bad arguments
  * end the program with status 2. Everything here is for one thread. */
 void check_begin(int argc, char **argv);
 /* Prints "N passed, N failed, N skipped"; returns the exit status. A program in which no case ran and

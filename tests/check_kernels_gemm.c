@@ -94,7 +94,7 @@ static void fill_operands(struct subject *s, const struct gemm_case *x)
         longest = x->count[v] > longest ? x->count[v] : longest;
     o.c_row = longest + x->padding;
     for (int v = 0; v < x->vectors; v++) {
-        o.c_count[v] = x->count[v] ? (x->m - 1) * o.c_row + x->count[v] : 0;
+        o.c_count[v] = (x->m - 1) * o.c_row + x->count[v];
         check_poison(o.c[v], o.c_count[v]);
         if (x->accumulate)
             for (int i = 0; i < x->m; i++)
