@@ -70,28 +70,17 @@ struct headway_attend_run {
 /* A headway_task_fn: context is a struct headway_attend_run. */
 void headway_attend_task(void *context, int64_t task, int worker);
 
-/* The query rows of a tile, as lanes: lane l is row (start + l) / group of the queries, head
+/* The query rows of a tile, as lanes: lane l is query row (start + l) / group of the head
  * kv_head * group + (start + l) % group. */
 struct headway_lanes {
     int64_t b, kv_head, start;
     int n;                                /* live lanes */
     int width;                            /* lanes of the tile, n rounded up */
+    int64_t row[HEADWAY_MAX_WIDTH], head[HEADWAY_MAX_WIDTH]; /* of the live lanes */
     int64_t first[HEADWAY_MAX_WIDTH];     /* allowed keys first <= j < last of each lane */
     int64_t last[HEADWAY_MAX_WIDTH];
     int64_t first_min, first_max, last_min, last_max; /* over the live lanes */
 };
-
-static inline int64_t headway_lane_row(const struct headway_problem *p, const struct headway_lanes *l,
-                                       int lane)
-{
-    return (l->start + lane) / p->group;
-}
-
-static inline int64_t headway_lane_head(const struct headway_problem *p,
-                                        const struct headway_lanes *l, int lane)
-{
-    return l->kv_head * p->group + (l->start + lane) % p->group;
-}
 
 /* Fills the ranges of l from causality and lengths (mask.c). */
 void headway_mask_ranges(const struct headway_problem *problem, struct headway_lanes *l);

@@ -6,6 +6,8 @@
 #include "core/attend.h"
 #include "core/lse.h"
 
+#define LINE_FLOATS 16 /* a cache line of 64 bytes */
+
 /* Scratch of one tile, in the worker's slice. */
 struct tile {
     const struct headway_problem *p;
@@ -21,6 +23,11 @@ struct tile {
 struct segment {
     float *sum, *top, *total; /* (value_size, width), (width), (width) */
 };
+
+static float *line_of(const struct headway_view *view, const struct headway_lanes *l, int lane)
+{
+    return view->data + l->b * view->batch + l->row[lane] * view->row + l->head[lane] * view->head;
+}
 
 static const float *key_at(const struct headway_problem *p, const struct headway_lanes *l, int64_t j)
 {
@@ -179,11 +186,8 @@ static int attend_keys(const struct tile *t, const struct segment *whole, const 
 static void write_lse(const struct headway_problem *p, const struct headway_lanes *l,
                       const struct segment *s, int seen)
 {
-    for (int lane = 0; lane < l->n; lane++) {
-        float *to = p->lse.data + l->b * p->lse.batch + headway_lane_row(p, l, lane) * p->lse.row +
-                    headway_lane_head(p, l, lane) * p->lse.head;
-        *to = seen ? headway_lse(s->top[lane], s->total[lane]) : -INFINITY;
-    }
+    for (int lane = 0; lane < l->n; lane++)
+        *line_of(&p->lse, l, lane) = seen ? headway_lse(s->top[lane], s->total[lane]) : -INFINITY;
 }
 
 static void write_out(const struct tile *t, const struct segment *whole, const struct segment *later)
@@ -194,8 +198,7 @@ static void write_out(const struct tile *t, const struct segment *whole, const s
     struct tile again = *t;
 
     for (int lane = 0; lane < l->n; lane++)
-        out[lane] = p->out.data + l->b * p->out.batch + headway_lane_row(p, l, lane) * p->out.row +
-                    headway_lane_head(p, l, lane) * p->out.head;
+        out[lane] = line_of(&p->out, l, lane);
     const int seen = attend_keys(t, whole, later);
     if (!seen)
         for (int lane = 0; lane < l->width; lane++)
@@ -213,33 +216,69 @@ static void write_out(const struct tile *t, const struct segment *whole, const s
         write_lse(p, l, whole, seen);
 }
 
+/* Where task `task` stands; 0 when its rows all lie beyond the query length. */
+static int place(const struct headway_attend_run *run, int64_t task, struct headway_lanes *l)
+{
+    const struct headway_problem *p = run->problem;
+    const struct headway_attend_plan *plan = run->plan;
+    const int lanes = run->row->lanes;
+    /* Causal tiles are handed out longest first, so that no long one is left for the end. */
+    int64_t tile = task % plan->tiles;
+    if (p->causal)
+        tile = plan->tiles - 1 - tile;
+    l->kv_head = task / plan->tiles % p->kv_heads;
+    l->b = task / plan->tiles / p->kv_heads;
+    l->start = tile * plan->vectors / plan->tiles * lanes;
+    const int64_t live = headway_query_length(p, l->b) * p->group;
+    int64_t stop = (tile + 1) * plan->vectors / plan->tiles * lanes;
+    stop = stop < live ? stop : live;
+    if (stop <= l->start)
+        return 0;
+    l->n = (int)(stop - l->start);
+    l->width = (l->n + lanes - 1) / lanes * lanes;
+    int64_t row = l->start / p->group;
+    int64_t head = l->start % p->group;
+    for (int lane = 0; lane < l->n; lane++) {
+        l->row[lane] = row;
+        l->head[lane] = l->kv_head * p->group + head;
+        if (++head == p->group) {
+            head = 0;
+            row++;
+        }
+    }
+    return 1;
+}
+
+/* Queries and outputs are touched once each, so every tile would wait for them: they are asked for a
+ * tile ahead. */
+static void prefetch_tile(const struct headway_attend_run *run, const struct headway_lanes *l,
+                          int64_t task)
+{
+    const struct headway_problem *p = run->problem;
+    struct headway_lanes next;
+    for (int lane = 0; lane < l->n; lane++)
+        for (int64_t d = 0; d < p->value_size; d += LINE_FLOATS)
+            __builtin_prefetch(line_of(&p->out, l, lane) + d, 1, 2);
+    if (task + 1 >= run->plan->tasks || !place(run, task + 1, &next))
+        return;
+    for (int lane = 0; lane < next.n; lane++)
+        for (int64_t d = 0; d < p->size; d += LINE_FLOATS)
+            __builtin_prefetch(line_of(&p->query, &next, lane) + d, 0, 2);
+}
+
 void headway_attend_task(void *context, int64_t task, int worker)
 {
     const struct headway_attend_run *run = context;
     const struct headway_problem *p = run->problem;
     const struct headway_attend_plan *plan = run->plan;
-    const int lanes = run->row->lanes;
     float *scratch = run->scratch + (size_t)worker * plan->worker_floats;
     struct tile t = {.p = p, .row = run->row};
     const float *query[HEADWAY_MAX_WIDTH];
 
-    /* Causal tiles are handed out longest first, so that none is left over for the end. */
-    int64_t tile = task % plan->tiles;
-    if (p->causal)
-        tile = plan->tiles - 1 - tile;
-    t.lanes.kv_head = task / plan->tiles % p->kv_heads;
-    t.lanes.b = task / plan->tiles / p->kv_heads;
-    t.lanes.start = tile * plan->vectors / plan->tiles * lanes;
-    const int64_t live = headway_query_length(p, t.lanes.b) * p->group;
-    int64_t stop = (tile + 1) * plan->vectors / plan->tiles * lanes;
-    stop = stop < live ? stop : live;
-    if (stop <= t.lanes.start)
+    if (!place(run, task, &t.lanes))
         return;
-    t.lanes.n = (int)(stop - t.lanes.start);
-    t.vectors = (t.lanes.n + lanes - 1) / lanes;
-    t.lanes.width = t.vectors * lanes;
     headway_mask_ranges(p, &t.lanes);
-
+    t.vectors = t.lanes.width / run->row->lanes;
     t.panel = scratch + plan->panel;
     t.scores = scratch + plan->scores;
     t.bias = scratch + plan->bias;
@@ -253,9 +292,8 @@ void headway_attend_task(void *context, int64_t task, int worker)
                                   stats + 3 * plan->width};
 
     for (int lane = 0; lane < t.lanes.n; lane++)
-        query[lane] = p->query.data + t.lanes.b * p->query.batch +
-                      headway_lane_row(p, &t.lanes, lane) * p->query.row +
-                      headway_lane_head(p, &t.lanes, lane) * p->query.head;
+        query[lane] = line_of(&p->query, &t.lanes, lane);
     run->row->pack(t.panel, t.lanes.width, query, t.lanes.n, p->size, p->scale);
+    prefetch_tile(run, &t.lanes, task);
     write_out(&t, &whole, &later);
 }

@@ -34,7 +34,7 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
     for (int lane = 0; lane < l->width; lane++) {
         int64_t last = keys;
         if (problem->causal && lane < l->n) {
-            const int64_t end = causal_end(headway_lane_row(problem, l, lane), offset);
+            const int64_t end = causal_end(l->row[lane], offset);
             last = end < keys ? (end > 0 ? end : 0) : keys;
         }
         l->first[lane] = 0;
@@ -58,8 +58,8 @@ static ptrdiff_t mask_start(const struct headway_problem *p, const struct headwa
                             int64_t key)
 {
     const struct headway_mask *m = &p->mask;
-    return l->b * m->batch + headway_lane_head(p, l, lane) * m->head +
-           headway_lane_row(p, l, lane) * m->row + key * m->key;
+    return l->b * m->batch + l->head[lane] * m->head +
+           l->row[lane] * m->row + key * m->key;
 }
 
 /* Lanes that read different mask lines; 1 when one line serves the whole tile. */
