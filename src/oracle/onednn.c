@@ -1,6 +1,6 @@
 #include "oracle/onednn.h"
 
-#include "oracle/onednn_parts.h"
+#include "oracle/onednn_steps.h"
 
 #if HEADWAY_HAVE_ONEDNN
 
@@ -36,6 +36,7 @@ const char *headway_onednn_about(void) {
 
 /* The next call, unless one before it failed. */
 #define TRY(call) (status = status ? status : (call))
+#define DROP(destroy, object) ((object) ? (void)destroy(object) : (void)0)
 
 enum { MAX_ARGUMENTS = 5 };
 
@@ -82,8 +83,7 @@ static int refuse(struct dnn_steps *s, const char *what, dnnl_status_t status) {
     return -1;
 }
 
-/* ---- v2 and v3 differ in how things are described ----------------------------------------------
- */
+/* ---- v2 and v3 differ in how things are described ------------------------------------------ */
 
 #if DNN_V3
 #define REF(description) (description)
@@ -109,10 +109,8 @@ static dnnl_status_t describe(dnnl_memory_desc_t *d, const struct dnn_view *v, i
 
 static void undescribe(dnnl_memory_desc_t *d, int count) {
 #if DNN_V3
-    for (int n = 0; n < count; n++) {
-        if (d[n])
-            dnnl_memory_desc_destroy(d[n]);
-    }
+    for (int n = 0; n < count; n++)
+        DROP(dnnl_memory_desc_destroy, d[n]);
 #else
     (void)d, (void)count;
 #endif
@@ -172,8 +170,7 @@ static dnnl_status_t choose(dnnl_primitive_desc_t *chosen, dnnl_engine_t engine,
 #endif
 }
 
-/* ---- steps -------------------------------------------------------------------------------------
- */
+/* ---- steps --------------------------------------------------------------------------------- */
 
 struct dnn_steps *dnn_create(char *note, size_t size) {
     struct dnn_steps *s = calloc(1, sizeof *s);
@@ -196,15 +193,11 @@ struct dnn_steps *dnn_create(char *note, size_t size) {
 static void free_step(struct step *step) {
     for (int n = 0; n < step->count; n++)
         dnnl_memory_destroy(step->arguments[n].memory);
-    if (step->primitive)
-        dnnl_primitive_destroy(step->primitive);
+    DROP(dnnl_primitive_destroy, step->primitive);
 #if DNN_GRAPH
-    for (int n = 0; n <= MAX_ARGUMENTS; n++) {
-        if (step->tensors[n])
-            dnnl_graph_tensor_destroy(step->tensors[n]);
-    }
-    if (step->compiled)
-        dnnl_graph_compiled_partition_destroy(step->compiled);
+    for (int n = 0; n <= MAX_ARGUMENTS; n++)
+        DROP(dnnl_graph_tensor_destroy, step->tensors[n]);
+    DROP(dnnl_graph_compiled_partition_destroy, step->compiled);
 #endif
     free(step);
 }
@@ -216,10 +209,8 @@ void dnn_free(struct dnn_steps *s) {
         next = step->next;
         free_step(step);
     }
-    if (s->stream)
-        dnnl_stream_destroy(s->stream);
-    if (s->engine)
-        dnnl_engine_destroy(s->engine);
+    DROP(dnnl_stream_destroy, s->stream);
+    DROP(dnnl_engine_destroy, s->engine);
     free(s);
 }
 
@@ -273,8 +264,7 @@ static dnnl_status_t score_attributes(dnnl_primitive_attr_t *attr, float scale,
     if (!status && mask)
         status = dnnl_post_ops_append_binary(ops, dnnl_binary_add, REF(*mask));
     TRY(dnnl_primitive_attr_set_post_ops(*attr, ops));
-    if (ops)
-        dnnl_post_ops_destroy(ops);
+    DROP(dnnl_post_ops_destroy, ops);
     return status;
 }
 
@@ -296,12 +286,9 @@ static dnnl_status_t bind_packed(struct dnn_steps *s, struct step *step, int nam
         TRY(dnnl_primitive_execute(reorder, s->stream, 2, arguments));
         TRY(dnnl_stream_wait(s->stream));
     }
-    if (reorder)
-        dnnl_primitive_destroy(reorder);
-    if (chosen)
-        dnnl_primitive_desc_destroy(chosen);
-    if (from)
-        dnnl_memory_destroy(from);
+    DROP(dnnl_primitive_destroy, reorder);
+    DROP(dnnl_primitive_desc_destroy, chosen);
+    DROP(dnnl_memory_destroy, from);
     undescribe(&d, 1);
     return status;
 }
@@ -336,10 +323,8 @@ static int add(struct dnn_steps *s, const struct recipe *r) {
     if (!status && r->label &&
         !dnnl_primitive_desc_query(chosen, dnnl_query_impl_info_str, 0, &name))
         say(s, "; %s %s", r->label, name);
-    if (chosen)
-        dnnl_primitive_desc_destroy(chosen);
-    if (attr)
-        dnnl_primitive_attr_destroy(attr);
+    DROP(dnnl_primitive_desc_destroy, chosen);
+    DROP(dnnl_primitive_attr_destroy, attr);
     undescribe(d, 4);
     return status ? refuse(s, r->what, status) : 0;
 }
@@ -380,8 +365,7 @@ int dnn_linear(struct dnn_steps *s, const char *label, const struct dnn_view *x,
                                    1});
 }
 
-/* ---- Graph API ---------------------------------------------------------------------------------
- */
+/* ---- Graph API ----------------------------------------------------------------------------- */
 
 #if DNN_GRAPH
 
@@ -409,8 +393,7 @@ static dnnl_status_t add_op(struct pattern *p, size_t id, dnnl_graph_op_kind_t k
     if (kind == dnnl_graph_op_softmax)
         TRY(dnnl_graph_op_set_attr_s64(op, dnnl_graph_op_attr_axis, &axis, 1));
     TRY(dnnl_graph_add_op(p->graph, op));
-    if (op)
-        dnnl_graph_op_destroy(op);
+    DROP(dnnl_graph_op_destroy, op);
     return status;
 }
 
@@ -483,8 +466,7 @@ int dnn_sdpa(struct dnn_steps *s, const struct dnn_view *query, const struct dnn
     if (!status && !supported)
         status = dnnl_unimplemented;
     TRY(compile(s, step, &p, whole, views));
-    if (whole)
-        dnnl_graph_partition_destroy(whole);
+    DROP(dnnl_graph_partition_destroy, whole);
     if (p.graph)
         dnnl_graph_graph_destroy(p.graph);
     if (status)

@@ -16,21 +16,19 @@ struct headway_onednn;
 /* "onednn 3.7.2: primitives (v3 API), graph", or "onednn absent: why". Static text. */
 const char *headway_onednn_about(void);
 
-/* NULL when oneDNN can't do it: note says "onednn: cannot express ..." or what failed. On success note
- * names the path and the implementations oneDNN chose. params may be NULL. */
+/* NULL when oneDNN can't do it: note says "onednn: cannot express ..." or what failed. On success
+ * note names the path and the implementations oneDNN chose. params may be NULL. */
 struct headway_onednn *headway_onednn_attention(enum headway_onednn_path path,
                                                 const headway_attention_params *params,
                                                 const headway_tensor *query,
                                                 const headway_tensor *key,
                                                 const headway_tensor *value,
                                                 const headway_tensor *out, char *note, size_t size);
-struct headway_onednn *headway_onednn_mha(enum headway_onednn_path path,
-                                          const headway_mha_config *config,
-                                          const headway_mha_weights *weights,
-                                          const headway_attention_params *params,
-                                          const headway_tensor *query, const headway_tensor *key,
-                                          const headway_tensor *value, const headway_tensor *out,
-                                          char *note, size_t size);
+struct headway_onednn *
+headway_onednn_mha(enum headway_onednn_path path, const headway_mha_config *config,
+                   const headway_mha_weights *weights, const headway_attention_params *params,
+                   const headway_tensor *query, const headway_tensor *key,
+                   const headway_tensor *value, const headway_tensor *out, char *note, size_t size);
 
 /* 0, or -1 when oneDNN reported a failure. */
 int headway_onednn_run(struct headway_onednn *prepared);

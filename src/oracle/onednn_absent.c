@@ -1,5 +1,5 @@
 #include "oracle/onednn.h"
-#include "oracle/onednn_parts.h"
+#include "oracle/onednn_steps.h"
 
 /* In the place of onednn.c in a build without oneDNN. No step is ever added: dnn_create() fails. */
 #if !HEADWAY_HAVE_ONEDNN

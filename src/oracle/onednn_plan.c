@@ -1,42 +1,22 @@
-#include "oracle/onednn.h"
+#include "oracle/onednn_plan.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "oracle/onednn_parts.h"
-#include "oracle/reference_parts.h"
-
-enum { MAX_BUFFERS = 24 };
-
-struct headway_onednn {
-    struct dnn_steps *steps; /* NULL: nothing to compute */
-    int buffers;
-    float *buffer[MAX_BUFFERS];
-};
-
-/* What is to be planned. sizes.params is never NULL. */
-struct plan {
-    struct headway_onednn *prepared;
-    enum headway_onednn_path path;
-    struct problem sizes;
-    char *note;
-    size_t size;
-};
-
-static int refuse(struct plan *p, const char *what) {
+int plan_refuse(struct plan *p, const char *what) {
     snprintf(p->note, p->size, "onednn: cannot express %s", what);
     return -1;
 }
 
-static float *buffer(struct plan *p, int64_t count) {
+float *plan_buffer(struct plan *p, int64_t count) {
     struct headway_onednn *prepared = p->prepared;
     size_t bytes;
-    if (prepared->buffers == MAX_BUFFERS || __builtin_mul_overflow(count, 4, &bytes) ||
-        bytes > PTRDIFF_MAX - 63)
-        return NULL;
-    float *memory = aligned_alloc(64, (bytes + 63 + (bytes == 0)) / 64 * 64);
+    float *memory = NULL;
+    if (prepared->buffers < MAX_BUFFERS && !__builtin_mul_overflow(count, 4, &bytes) &&
+        bytes <= PTRDIFF_MAX - 64)
+        memory = aligned_alloc(64, bytes / 64 * 64 + 64);
     if (memory)
         prepared->buffer[prepared->buffers++] = memory;
     else
@@ -56,7 +36,7 @@ static void tidy(struct dnn_view *v) {
     }
 }
 
-static struct dnn_view dense(float *data, int rank, int64_t a, int64_t b, int64_t c, int64_t d) {
+struct dnn_view plan_dense(float *data, int rank, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t shape[4] = {a, b, c, d};
     struct dnn_view v = {.data = data, .rank = rank};
     int64_t stride = 1;
@@ -75,7 +55,7 @@ static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, con
         v->shape[axis] = t->shape[order[axis]];
         v->stride[axis] = t->stride[order[axis]];
         if (v->shape[axis] > 1 && v->stride[axis] <= 0)
-            return refuse(p, "strides of 0 or below");
+            return plan_refuse(p, "strides of 0 or below");
     }
     tidy(v);
     return 0;
@@ -83,70 +63,6 @@ static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, con
 
 /* ---- masks
  * --------------------------------------------------------------------------------------- */
-
-static int64_t key_length(const struct problem *s, int64_t b) {
-    return s->params->key_lengths ? s->params->key_lengths[b] : s->key_length;
-}
-
-/* What is added to a score, -inf where the key is excluded. */
-static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, int64_t j) {
-    const int64_t at[4] = {b, h, i, j};
-    int64_t offset = 0;
-    float sum = 0;
-    if (s->params->causal == HEADWAY_CAUSAL_OFFSETS)
-        offset = s->params->causal_offsets[b];
-    if (s->params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT)
-        offset = key_length(s, b) - s->query_length;
-    if (j >= key_length(s, b) || (s->params->causal != HEADWAY_CAUSAL_NONE && j - i > offset))
-        return -INFINITY;
-    const headway_tensor *mask = s->params->mask;
-    int64_t from = 0;
-    for (int axis = 0; mask && axis < mask->rank; axis++)
-        from += mask->shape[axis] == 1 ? 0 : at[4 - mask->rank + axis] * mask->stride[axis];
-    if (mask && mask->dtype == HEADWAY_BOOL)
-        sum = ((const unsigned char *)mask->data)[from] ? 0 : -INFINITY;
-    else if (mask)
-        sum = ((const float *)mask->data)[from];
-    return sum;
-}
-
-/* Writes out mask, causality and lengths: (groups, B, Hkv, Lq, Lk), each of the first four 1 where
- * nothing depends on it; groups 1 means that nothing depends on the head. *excluded: some key is.
- */
-static int write_mask(struct plan *p, struct dnn_view *v, int64_t *groups, int *excluded) {
-    const struct problem *s = &p->sizes;
-    const headway_tensor *mask = s->params->mask;
-    int causal = s->params->causal != HEADWAY_CAUSAL_NONE;
-    int per_batch = s->params->key_lengths || s->params->causal_offsets ||
-                    (mask && mask->rank == 4 && mask->shape[0] > 1);
-    int per_head = mask && mask->rank == 4 && mask->shape[1] > 1;
-    int per_row = causal || (mask && mask->rank > 1 && mask->shape[mask->rank - 2] > 1);
-    int64_t group = s->query_heads / s->kv_heads;
-    *groups = per_head ? group : 1;
-    int64_t batch = per_batch ? s->batch : 1, heads = per_head ? s->kv_heads : 1;
-    int64_t rows = per_row ? s->query_length : 1, keys = s->key_length;
-    int64_t count;
-    float *to = NULL;
-    if (!__builtin_mul_overflow(batch * *groups * heads, rows * keys, &count))
-        to = buffer(p, count);
-    if (!to)
-        return -1;
-    *v = dense(to, 4, batch, heads, rows, keys);
-    for (int64_t n = 0; n < *groups * batch * heads * rows; n++) {
-        int64_t i = n % rows, h = n / rows % heads, b = n / rows / heads % batch;
-        int64_t g = n / rows / heads / batch;
-        int any = 0;
-        for (int64_t j = 0; j < keys; j++) {
-            float x = addend(s, b, h * group + g, i, j);
-            any |= x != -INFINITY;
-            *excluded |= x == -INFINITY;
-            *to++ = x;
-        }
-        if (!any)
-            return refuse(p, "rows without keys");
-    }
-    return 0;
-}
 
 static int is_finite(const headway_tensor *t) {
     double *all = reference_gather(t);
@@ -164,16 +80,16 @@ static int is_finite(const headway_tensor *t) {
 static int examine(struct plan *p) {
     const struct problem *s = &p->sizes;
     if (s->params->lse)
-        return refuse(p, "lse");
+        return plan_refuse(p, "lse");
     for (int64_t b = 0; s->params->query_lengths && b < s->batch; b++) {
         if (s->params->query_lengths[b] != s->query_length)
-            return refuse(p, "query lengths");
+            return plan_refuse(p, "query lengths");
     }
     if (s->batch == 0 || s->query_length == 0 || s->value_size == 0) {
         snprintf(p->note, p->size, "onednn: nothing to compute");
         return 0;
     }
-    return s->key_length == 0 ? refuse(p, "rows without keys") : 1;
+    return s->key_length == 0 ? plan_refuse(p, "rows without keys") : 1;
 }
 
 /* ---- attention
@@ -220,13 +136,16 @@ static int attend(struct plan *p, const struct operands *o, float scale) {
     struct dnn_steps *steps = p->prepared->steps;
     int graph = p->path == HEADWAY_ONEDNN_GRAPH;
     float *memory = NULL;
+    /* The fused kernel of 3.7 takes the one for the other: wrong results, or an exception. */
+    if (graph && s->size != s->value_size)
+        return plan_refuse(p, "head sizes of key and value that differ as a graph");
     if (!graph &&
         __builtin_mul_overflow(s->batch * s->kv_heads * s->query_length, s->key_length, &count))
-        return refuse(p, "so many scores");
-    if (!graph && !(memory = buffer(p, count)))
+        return plan_refuse(p, "so many scores");
+    if (!graph && !(memory = plan_buffer(p, count)))
         return -1;
     struct dnn_view scores =
-        dense(memory, 4, s->batch, s->kv_heads, s->query_length, s->key_length);
+        plan_dense(memory, 4, s->batch, s->kv_heads, s->query_length, s->key_length);
     struct dnn_view keys = transposed(&o->key);
     for (int64_t g = 0; g < group; g++) {
         struct dnn_view query = heads_of_group(&o->query, g, group);
@@ -255,10 +174,10 @@ static int write_mask_if_any(struct plan *p, struct operands *o, const headway_t
     const headway_attention_params *params = p->sizes.params;
     int excluded = 0;
     o->masked = params->mask || params->key_lengths || params->causal != HEADWAY_CAUSAL_NONE;
-    if (o->masked && write_mask(p, &o->mask, &o->mask_groups, &excluded))
+    if (o->masked && plan_mask(p, &o->mask, &o->mask_groups, &excluded))
         return -1;
     if (excluded && !(is_finite(key) && is_finite(value)))
-        return refuse(p, "excluded keys beside numbers that are not finite");
+        return plan_refuse(p, "excluded keys beside numbers that are not finite");
     return 0;
 }
 
@@ -354,13 +273,13 @@ static int rows_of(struct plan *p, struct dnn_view *rows, const headway_tensor *
         return -1;
     float *data = v.data;
     if (!is_dense(&v)) {
-        if (!(data = buffer(p, v.shape[0] * v.shape[1] * v.shape[2])))
+        if (!(data = plan_buffer(p, v.shape[0] * v.shape[1] * v.shape[2])))
             return -1;
-        struct dnn_view copy = dense(data, 3, v.shape[0], v.shape[1], v.shape[2], 0);
+        struct dnn_view copy = plan_dense(data, 3, v.shape[0], v.shape[1], v.shape[2], 0);
         if (dnn_copy(p->prepared->steps, "copy", &v, &copy))
             return -1;
     }
-    *rows = dense(data, 2, v.shape[0] * v.shape[1], v.shape[2], 0, 0);
+    *rows = plan_dense(data, 2, v.shape[0] * v.shape[1], v.shape[2], 0, 0);
     return 0;
 }
 
@@ -383,8 +302,8 @@ static int project(struct plan *p, const char *label, const struct dnn_view *x,
     if (failed) {
         snprintf(p->note, p->size, "onednn: out of memory");
     } else {
-        struct dnn_view weights = dense(weight, 2, outputs, inputs, 0, 0);
-        struct dnn_view biases = dense(bias, 1, outputs, 0, 0, 0);
+        struct dnn_view weights = plan_dense(weight, 2, outputs, inputs, 0, 0);
+        struct dnn_view biases = plan_dense(bias, 1, outputs, 0, 0, 0);
         failed = dnn_linear(p->prepared->steps, label, x, &weights, biased ? &biases : NULL, out);
     }
     free(weight);
@@ -418,8 +337,8 @@ static int project_inputs(struct plan *p, struct operands *o, const struct matri
         if (n == 0 || !together) {
             int64_t width = m[n].outputs + (together ? m[1].outputs + m[2].outputs : 0);
             int64_t length = n ? s->key_length : s->query_length;
-            float *data = buffer(p, s->batch * length * width);
-            rows = dense(data, 2, s->batch * length, width, 0, 0);
+            float *data = plan_buffer(p, s->batch * length * width);
+            rows = plan_dense(data, 2, s->batch * length, width, 0, 0);
             first = 0;
             if (!data || rows_of(p, &x, inputs[n]) ||
                 project(p, together ? "query, key, value" : labels[n], &x, &m[n], together ? 3 : 1,
@@ -440,11 +359,11 @@ static int project_output(struct plan *p, const struct dnn_view *attended, const
     if (view(p, &v, out, as_is))
         return -1;
     int64_t count = v.shape[0] * v.shape[1];
-    float *data = is_dense(&v) ? v.data : buffer(p, count * v.shape[2]);
-    rows = dense(data, 2, count, v.shape[2], 0, 0);
+    float *data = is_dense(&v) ? v.data : plan_buffer(p, count * v.shape[2]);
+    rows = plan_dense(data, 2, count, v.shape[2], 0, 0);
     if (!data || project(p, "output", attended, m, 1, &rows))
         return -1;
-    struct dnn_view from = dense(data, 3, v.shape[0], v.shape[1], v.shape[2], 0);
+    struct dnn_view from = plan_dense(data, 3, v.shape[0], v.shape[1], v.shape[2], 0);
     return data == v.data ? 0 : dnn_copy(p->prepared->steps, "copy", &from, &v);
 }
 
@@ -466,8 +385,8 @@ static int plan_layer(struct plan *p, const headway_mha_config *config,
         return -1;
     }
     int64_t rows = s->batch * s->query_length, width = s->query_heads * s->value_size;
-    float *data = buffer(p, rows * width);
-    struct dnn_view attended = dense(data, 2, rows, width, 0, 0);
+    float *data = plan_buffer(p, rows * width);
+    struct dnn_view attended = plan_dense(data, 2, rows, width, 0, 0);
     if (!data || write_mask_if_any(p, &o, inputs[1], inputs[2]) || begin_steps(p) ||
         project_inputs(p, &o, m, inputs))
         return -1;

@@ -1,7 +1,7 @@
 /* Between onednn.c, which alone sees oneDNN, and onednn_plan.c, which says what is to be computed:
  * a list of steps over plain views, bound to memory when they are added and run in order. */
-#ifndef HEADWAY_ONEDNN_PARTS_H
-#define HEADWAY_ONEDNN_PARTS_H
+#ifndef HEADWAY_ONEDNN_STEPS_H
+#define HEADWAY_ONEDNN_STEPS_H
 
 #include <stddef.h>
 #include <stdint.h>
