@@ -171,7 +171,7 @@ static int add_line(struct table *table, const char *label) {
 
 static int add_errors(struct table *table, const char *label, int which,
                       const struct comparison *c) {
-    CELL(table, label, which, "%.2e  %.4f of the bound  %s", c->largest, c->worst,
+    CELL(table, label, which, "%.1e, %.1e of the bound: %s", c->largest, c->worst,
          c->outside ? "FAIL" : "ok");
     return c->outside != 0;
 }

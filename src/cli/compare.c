@@ -172,9 +172,14 @@ int compare_out(const struct problem *p, const struct answer *answer, enum sourc
 
 struct headway_onednn *onednn_open(const struct problem *p, enum headway_onednn_path path,
                                    const headway_tensor *out, char *note, size_t size) {
+    headway_attention_params params = p->params;
+    params.lse = NULL;
+    /* Rows beyond a query length may hold anything, as nobody compares them; bottom-right causality
+     * is the one thing that counts on those lengths. */
+    if (params.causal != HEADWAY_CAUSAL_BOTTOM_RIGHT)
+        params.query_lengths = NULL;
     if (p->is_layer)
-        return headway_onednn_mha(path, &p->layer.config, &p->layer.weights, &p->params, &p->query,
+        return headway_onednn_mha(path, &p->layer.config, &p->layer.weights, &params, &p->query,
                                   p->key_given, p->value_given, out, note, size);
-    return headway_onednn_attention(path, &p->params, &p->query, &p->key, &p->value, out, note,
-                                    size);
+    return headway_onednn_attention(path, &params, &p->query, &p->key, &p->value, out, note, size);
 }

@@ -32,7 +32,7 @@ enum source { SOURCE_REFERENCE, SOURCE_FILE, SOURCE_ONEDNN };
 int compare_out(const struct problem *problem, const struct answer *answer, enum source source,
                 const struct array *expected, struct comparison *c, char *error);
 
-/* Binds a oneDNN path to the problem and `out`. */
+/* Binds a oneDNN path to the problem and `out`, whose rows beyond a query length mean nothing. */
 struct headway_onednn *onednn_open(const struct problem *problem, enum headway_onednn_path path,
                                    const headway_tensor *out, char *note, size_t size);
 
