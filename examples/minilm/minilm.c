@@ -138,7 +138,7 @@ static int every_isa(const struct settings *settings) {
     for (int i = 0; headway_isa_at(i, &row) == HEADWAY_OK; i++) {
         if (!row.built || !row.runs) {
             int required = is_required(settings->require, row.name);
-            printf("%s: %s: %s\n", row.name, required ? "required, FAIL" : "skipped", row.reason);
+            printf("%s - %s: %s\n", row.name, required ? "required, FAIL" : "skipped", row.reason);
             differs |= required;
             continue;
         }
