@@ -102,21 +102,39 @@ struct operands {
     int masked;
 };
 
-/* Every group-th head from head g on. */
-static struct dnn_view heads_of_group(const struct dnn_view *v, int64_t g, int64_t group) {
-    struct dnn_view part = *v;
-    part.data += g * v->stride[1];
-    part.shape[1] /= group;
-    part.stride[1] *= group;
-    tidy(&part);
+/* Batches b .. b + batches of the mask, of every group-th head of the others from head g on. */
+static struct operands part_of(const struct operands *o, int64_t b, int64_t batches, int64_t g,
+                               int64_t group) {
+    struct operands part = *o;
+    struct dnn_view *views[5] = {&part.query, &part.out, &part.key, &part.value, &part.mask};
+    for (int n = 0; n < 5; n++) {
+        struct dnn_view *v = views[n];
+        if (n == 4 && !o->masked)
+            break;
+        if (n < 2) {
+            v->data += g * v->stride[1];
+            v->shape[1] /= group;
+            v->stride[1] *= group;
+        } else if (n == 4 && o->mask_groups > 1) {
+            v->data += g * v->shape[0] * v->stride[0];
+        }
+        if (v->shape[0] > 1) {
+            v->data += b * v->stride[0];
+            v->shape[0] = batches;
+        }
+        tidy(v);
+    }
     return part;
 }
 
-static struct dnn_view mask_of_group(const struct operands *o, int64_t g) {
-    struct dnn_view mask = o->mask;
-    if (o->mask_groups > 1)
-        mask.data += g * mask.shape[0] * mask.stride[0];
-    return mask;
+/* Elements of a view without gaps fill the memory from the first to the last, in some order. */
+static int has_gaps(const struct dnn_view *v) {
+    int64_t count = 1, last = 0;
+    for (int axis = 0; axis < v->rank; axis++) {
+        count *= v->shape[axis];
+        last += (v->shape[axis] - 1) * v->stride[axis];
+    }
+    return last + 1 != count;
 }
 
 static struct dnn_view transposed(const struct dnn_view *v) {
@@ -128,44 +146,48 @@ static struct dnn_view transposed(const struct dnn_view *v) {
     return t;
 }
 
-/* One pass for each query head of a group: query heads that share a key head are apart in memory,
- * and the passes share the scores' memory. */
+static int add_pass(struct plan *p, const struct operands *o, float *scores_memory, float scale,
+                    int first) {
+    struct dnn_steps *steps = p->prepared->steps;
+    const struct dnn_view *added = o->masked ? &o->mask : NULL;
+    if (p->path == HEADWAY_ONEDNN_GRAPH)
+        return dnn_sdpa(steps, &o->query, &o->key, &o->value, &o->out, scale, added, first);
+    struct dnn_view keys = transposed(&o->key);
+    struct dnn_view scores = plan_dense(scores_memory, 4, o->query.shape[0], o->query.shape[1],
+                                        o->query.shape[2], o->key.shape[2]);
+    if (dnn_matmul(steps, first ? "scores" : NULL, &o->query, &keys, &scores, scale, added) ||
+        dnn_softmax(steps, first ? "softmax" : NULL, &scores))
+        return -1;
+    return dnn_matmul(steps, first ? "out" : NULL, &scores, &o->value, &o->out, 1, NULL);
+}
+
+/* Passes share the scores' memory. There is one for each query head of a group, as query heads that
+ * share a key head are apart in memory; and one for each batch where views have gaps, as matmul
+ * of 3.7 then finds the first batch only. */
 static int attend(struct plan *p, const struct operands *o, float scale) {
     const struct problem *s = &p->sizes;
     int64_t group = s->query_heads / s->kv_heads, count = 0;
-    struct dnn_steps *steps = p->prepared->steps;
-    int graph = p->path == HEADWAY_ONEDNN_GRAPH;
-    float *memory = NULL;
-    /* The fused kernel of 3.7 takes the one for the other: wrong results, or an exception. */
-    if (graph && s->size != s->value_size)
+    int gaps = group > 1 || has_gaps(&o->query) || has_gaps(&o->key) || has_gaps(&o->value) ||
+               has_gaps(&o->out);
+    int64_t batches = gaps ? 1 : s->batch, passes = group * (s->batch / batches);
+    float *scores = NULL;
+    if (p->path == HEADWAY_ONEDNN_PRIMITIVES) {
+        if (__builtin_mul_overflow(batches * s->kv_heads * s->query_length, s->key_length, &count))
+            return plan_refuse(p, "so many scores");
+        if (!(scores = plan_buffer(p, count)))
+            return -1;
+    } else if (s->size != s->value_size) {
+        /* The fused kernel of 3.7 takes the one for the other: wrong results, or an exception. */
         return plan_refuse(p, "head sizes of key and value that differ as a graph");
-    if (!graph &&
-        __builtin_mul_overflow(s->batch * s->kv_heads * s->query_length, s->key_length, &count))
-        return plan_refuse(p, "so many scores");
-    if (!graph && !(memory = plan_buffer(p, count)))
-        return -1;
-    struct dnn_view scores =
-        plan_dense(memory, 4, s->batch, s->kv_heads, s->query_length, s->key_length);
-    struct dnn_view keys = transposed(&o->key);
-    for (int64_t g = 0; g < group; g++) {
-        struct dnn_view query = heads_of_group(&o->query, g, group);
-        struct dnn_view out = heads_of_group(&o->out, g, group);
-        struct dnn_view mask = mask_of_group(o, g);
-        const struct dnn_view *added = o->masked ? &mask : NULL;
-        int failed;
-        if (graph)
-            failed = dnn_sdpa(steps, &query, &o->key, &o->value, &out, scale, added, g == 0);
-        else
-            failed = dnn_matmul(steps, g ? NULL : "scores", &query, &keys, &scores, scale, added) ||
-                     dnn_softmax(steps, g ? NULL : "softmax", &scores) ||
-                     dnn_matmul(steps, g ? NULL : "out", &scores, &o->value, &out, 1, NULL);
-        if (failed)
+    }
+    for (int64_t n = 0; n < passes; n++) {
+        struct operands part = part_of(o, n / group, batches, n % group, group);
+        if (add_pass(p, &part, scores, scale, n == 0))
             return -1;
     }
-    if (group > 1) {
-        size_t used = strlen(p->note);
-        snprintf(p->note + used, p->size - used, "; %d passes for grouped heads", (int)group);
-    }
+    size_t used = strlen(p->note);
+    if (passes > 1)
+        snprintf(p->note + used, p->size - used, "; %d passes", (int)passes);
     return 0;
 }
 
