@@ -1,0 +1,58 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "attend.h"
+#include "oracle/reference.h"
+
+static double *doubles(int64_t count)
+{
+    double *memory = malloc((count > 0 ? (size_t)count : 1) * sizeof *memory);
+    if (!memory) {
+        perror("test");
+        exit(1);
+    }
+    return memory;
+}
+
+struct expected expect(const struct problem *p)
+{
+    const struct shape *s = &p->shape;
+    const int64_t query_shape[4] = {s->batch, s->queries, s->heads, s->size};
+    const int64_t key_shape[4] = {s->batch, s->keys, s->kv_heads, s->size};
+    const int64_t value_shape[4] = {s->batch, s->keys, s->kv_heads, s->value_size};
+    const headway_tensor query = headway_tensor_dense(p->query, HEADWAY_F32, 4, query_shape);
+    const headway_tensor key = headway_tensor_dense(p->key, HEADWAY_F32, 4, key_shape);
+    const headway_tensor value = headway_tensor_dense(p->value, HEADWAY_F32, 4, value_shape);
+    const headway_tensor mask = headway_tensor_dense(
+        p->mask, p->mask_kind == MASK_BOOL ? HEADWAY_BOOL : HEADWAY_F32, p->mask_rank, p->mask_shape);
+    const int64_t lines = s->batch * s->queries * s->heads;
+    struct expected e = {doubles(lines * s->value_size), doubles(lines * s->value_size),
+                         doubles(lines), doubles(lines)};
+    const struct headway_reference_out results = {e.out, e.out_bound, e.lse, e.lse_bound, NULL};
+    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+
+    params.scale = p->has_scale ? &p->scale : NULL;
+    params.causal = p->causal;
+    params.causal_offsets = p->causal == HEADWAY_CAUSAL_OFFSETS ? p->offsets : NULL;
+    params.query_lengths = p->has_query_lengths ? p->query_lengths : NULL;
+    params.key_lengths = p->has_key_lengths ? p->key_lengths : NULL;
+    params.mask = p->mask_kind == MASK_NONE ? NULL : &mask;
+    CHECK(headway_reference_attention(&params, &query, &key, &value, &results) == 0,
+          "the reference has no memory");
+    return e;
+}
+
+void expected_free(struct expected *e)
+{
+    free(e->out);
+    free(e->out_bound);
+    free(e->lse);
+    free(e->lse_bound);
+}
+
+double compare(const struct problem *p, const struct answer *a, const struct expected *e)
+{
+    const double out = check_bound(a->out, e->out, e->out_bound, a->outs, problem_name(p));
+    const double lse = check_bound(a->lse, e->lse, e->lse_bound, a->lses, "lse");
+    return out > lse ? out : lse;
+}
