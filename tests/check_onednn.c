@@ -1,4 +1,5 @@
-/* oneDNN against the double reference on both of its paths, and what it must refuse. */
+/* oneDNN against the double reference on both of its paths, Headway against oneDNN, and what oneDNN
+ * must refuse. */
 #include "check.h"
 #include "headway/headway.h"
 #include "oracle/onednn.h"
@@ -41,29 +42,61 @@ static float *numbers(uint64_t *state, int64_t count) {
     return data;
 }
 
-/* The output compared element by element; oneDNN promises no bound, so Headway's is widened by the
- * factor that separates sums in any order from sums in one, and its exp by 8 units in the last place. */
-static void compare(const char *what, const headway_tensor *out, const double *exact,
-                    const double *bound, double largest) {
-    double worst = 0;
-    int64_t n = 0;
-    for (int64_t b = 0; b < out->shape[0]; b++) {
-        for (int64_t l = 0; l < out->shape[1]; l++) {
-            for (int64_t c = 0; c < out->shape[2] * (out->rank == 4 ? out->shape[3] : 1); c++) {
-                int64_t x = out->rank == 4 ? out->shape[3] : 1;
-                int64_t at = b * out->stride[0] + l * out->stride[1] + c / x * out->stride[2] +
-                             (out->rank == 4 ? c % x * out->stride[3] : 0);
-                double got = ((const float *)out->data)[at];
-                double limit = 2 * bound[n] + 16 * ldexp(largest, -24);
-                double error = fabs(got - exact[n]);
-                CHECK(error <= limit, "%s (%d,%d,%d): %.9g, exactly %.9g, off by %.3g of %.3g", what,
-                      (int)b, (int)l, (int)c, got, exact[n], error, limit);
-                worst = fmax(worst, error / limit);
-                n++;
-            }
-        }
+/* Offset of element n, counted in the order of the axes. */
+static int64_t place(const headway_tensor *t, int64_t n) {
+    int64_t offset = 0;
+    for (int axis = t->rank - 1; axis >= 0; axis--) {
+        offset += n % t->shape[axis] * t->stride[axis];
+        n /= t->shape[axis];
     }
-    CHECK(worst < 1 || n == 0, "%s: largest error %g of what is allowed", what, worst);
+    return offset;
+}
+
+static int64_t count_of(const headway_tensor *t) {
+    int64_t count = 1;
+    for (int axis = 0; axis < t->rank; axis++)
+        count *= t->shape[axis];
+    return count;
+}
+
+/* What is expected: `exact` of the reference, its bound for Headway, and room for oneDNN. */
+struct expected {
+    int64_t count;
+    double *exact, *bound;
+    float *onednn[2]; /* what the paths gave, NULL: nothing */
+};
+
+static struct expected expect(int64_t count) {
+    struct expected e = {.count = count};
+    e.exact = calloc((size_t)count + 1, sizeof(double));
+    e.bound = calloc((size_t)count + 1, sizeof(double));
+    if (!e.exact || !e.bound)
+        abort();
+    return e;
+}
+
+static void free_expected(struct expected *e) {
+    free(e->exact);
+    free(e->bound);
+    free(e->onednn[0]);
+    free(e->onednn[1]);
+}
+
+/* oneDNN documents no bound: its sums run in other orders, for which Headway's bound holds as well,
+ * and its exp and reciprocal are good to some units in the last place of the weights. */
+static double room(const struct expected *e, int64_t n) {
+    return 2 * e->bound[n] + 64 * 0x1p-24;
+}
+
+static void compare(const char *what, const headway_tensor *out, const struct expected *e) {
+    for (int64_t n = 0; n < e->count; n++) {
+        double got = ((const float *)out->data)[place(out, n)];
+        if (isnan(e->exact[n]) && isnan(got))
+            continue;
+        double error = fabs(got - e->exact[n]);
+        CHECK(error <= room(e, n), "%s element %d: %.9g, exactly %.9g, off by %.3g of %.3g", what,
+              (int)n, got, e->exact[n], error, room(e, n));
+    }
 }
 
 struct shape {
@@ -125,11 +158,10 @@ static void make_mask(struct inputs *in, const struct shape *s, uint64_t *state)
     if (s->mask == 2) {
         for (int64_t i = 0; i < s->lq * s->lk; i += 4)
             in->data[4][i] = i % 16 == 0 && i % s->lk ? -INFINITY : -20;
-        in->mask =
-            (headway_tensor){in->data[4], HEADWAY_F32, 2, {s->lq, s->lk}, {s->lk, 1}};
+        in->mask = (headway_tensor){in->data[4], HEADWAY_F32, 2, {s->lq, s->lk}, {s->lk, 1}};
     } else if (s->mask == 3) {
-        in->mask = (headway_tensor){
-            in->bools, HEADWAY_BOOL, 4, {s->b, 1, 1, s->lk}, {s->lk, 0, 0, 1}};
+        in->mask =
+            (headway_tensor){in->bools, HEADWAY_BOOL, 4, {s->b, 1, 1, s->lk}, {s->lk, 0, 0, 1}};
     } else if (s->mask == 4) {
         in->mask = (headway_tensor){in->data[4],
                                     HEADWAY_F32,
@@ -143,7 +175,8 @@ static void make_mask(struct inputs *in, const struct shape *s, uint64_t *state)
 static void make(struct inputs *in, const struct shape *s, uint64_t seed) {
     uint64_t state = seed;
     *in = (struct inputs){.params = HEADWAY_ATTENTION_PARAMS_INIT, .scale = s->scale};
-    const int64_t queries = s->b * s->lq * (s->hq * s->d + 5), outs = s->b * s->lq * (s->hq * s->dv + 5);
+    const int64_t queries = s->b * s->lq * (s->hq * s->d + 5),
+                  outs = s->b * s->lq * (s->hq * s->dv + 5);
     in->data[0] = numbers(&state, queries);
     in->data[1] = numbers(&state, s->b * s->lk * (s->hkv * s->d + 5));
     in->data[2] = numbers(&state, s->b * s->lk * (s->hkv * s->dv + 5));
@@ -170,60 +203,363 @@ static void unmake(struct inputs *in) {
         free(in->data[n]);
 }
 
-static int verbose;
+static int has_path(int n) {
+    const char *about = headway_onednn_about();
+    return !has(about, "absent") && (paths[n] == HEADWAY_ONEDNN_PRIMITIVES ||
+                                     (has(about, "graph") && !has(about, "no graph")));
+}
 
-/* A path that is absent is skipped by name once; any other refusal is a failure. */
+/* Runs twice, as a benchmark does; keeps what came out. Takes prepared. */
 static void run_path(int n, struct headway_onednn *prepared, const char *note,
-                     const headway_tensor *out, const double *exact, const double *bound,
-                     double largest) {
-    if (!prepared && (has(note, "not in this build") || has(note, "no Graph API") ||
-                      has(note, "head sizes of key and value that differ as a graph"))) {
-        check_skip(path_names[n], note);
-        return;
-    }
+                     const headway_tensor *out, struct expected *e) {
     CHECK(prepared != NULL, "%s: %s", path_names[n], note);
     if (!prepared)
         return;
-    if (verbose)
-        printf("    %s\n", note);
+    CHECK(has(note, "onednn ") && has(note, n ? "partition" : "out "), "note '%s'", note);
     for (int repeat = 0; repeat < 2; repeat++) {
         CHECK(headway_onednn_run(prepared) == 0, "%s: failed", path_names[n]);
-        compare(path_names[n], out, exact, bound, largest);
+        compare(path_names[n], out, e);
     }
     headway_onednn_free(prepared);
+    e->onednn[n] = numbers(&(uint64_t){0}, e->count);
+    for (int64_t i = 0; i < e->count; i++)
+        e->onednn[n][i] = ((const float *)out->data)[place(out, i)];
+}
+
+static headway_engine *engine;
+
+/* Headway's result is in `out`: within its own bound of the reference, and as near to oneDNN. */
+static void compare_headway(headway_status status, const headway_tensor *out,
+                            const struct expected *e) {
+    char why[256];
+    headway_engine_error(engine, why, sizeof why);
+    CHECK(status == HEADWAY_OK, "headway: %s", why);
+    for (int64_t n = 0; status == HEADWAY_OK && n < e->count; n++) {
+        double got = ((const float *)out->data)[place(out, n)];
+        CHECK(fabs(got - e->exact[n]) <= e->bound[n], "headway element %d: %.9g, exactly %.9g",
+              (int)n, got, e->exact[n]);
+        for (int path = 0; path < 2; path++) {
+            if (!e->onednn[path])
+                continue;
+            double other = e->onednn[path][n];
+            CHECK(fabs(got - other) <= e->bound[n] + room(e, n),
+                  "headway element %d: %.9g, %s: %.9g", (int)n, got, path_names[path], other);
+        }
+    }
+}
+
+static void *workspace(size_t bytes) {
+    void *memory = aligned_alloc(HEADWAY_WORKSPACE_ALIGNMENT, bytes / 64 * 64 + 64);
+    if (!memory)
+        abort();
+    return memory;
 }
 
 static void check_shape(const struct shape *s, uint64_t seed) {
     struct inputs in;
     make(&in, s, seed);
-    int64_t count = s->b * s->lq * s->hq * s->dv;
-    double *exact = calloc((size_t)(2 * count + 1), sizeof(double));
-    if (!exact)
-        abort();
-    struct headway_reference_out results = {.out = exact, .out_bound = exact + count};
+    struct expected e = expect(count_of(&in.out));
+    struct headway_reference_out results = {.out = e.exact, .out_bound = e.bound};
+    const int64_t size = s->b * s->lq * (s->hq * s->dv + 5);
     CHECK(headway_reference_attention(&in.params, &in.query, &in.key, &in.value, &results) == 0,
           "reference: out of memory");
     for (int n = 0; n < 2; n++) {
         char note[NOTE] = "";
-        check_poison(in.data[3], s->b * s->lq * (s->hq * s->dv + 5));
+        if (!has_path(n))
+            continue;
+        check_poison(in.data[3], size);
         struct headway_onednn *prepared = headway_onednn_attention(
             paths[n], &in.params, &in.query, &in.key, &in.value, &in.out, note, sizeof note);
-        run_path(n, prepared, note, &in.out, exact, exact + count, 4);
+        if (n == 1 && s->d != s->dv)
+            CHECK(!prepared && has(note, "cannot express head sizes"), "note '%s'", note);
+        else
+            run_path(n, prepared, note, &in.out, &e);
     }
-    free(exact);
+    check_poison(in.data[3], size);
+    size_t bytes = 0;
+    headway_status status =
+        headway_attention_workspace(engine, &in.params, &in.query, &in.key, &in.value, &bytes);
+    void *memory = workspace(bytes);
+    if (status == HEADWAY_OK)
+        status = headway_attention(engine, &in.params, &in.query, &in.key, &in.value, &in.out,
+                                   memory, bytes);
+    compare_headway(status, &in.out, &e);
+    free(memory);
+    free_expected(&e);
+    unmake(&in);
+}
+
+/* ---- the layer ------------------------------------------------------------------------------- */
+
+enum { SELF, CROSS, THREE };
+
+struct layer_shape {
+    int inputs; /* SELF: query only, CROSS: query and key, THREE: each its own */
+    int64_t b, lq, lk, hq, hkv, d, dv, e, ek, ev, eo;
+    int fused, transposed, biases;
+    headway_causal causal;
+    int gap; /* rows of inputs and output are apart */
+};
+
+static const struct layer_shape layer_shapes[] = {
+    {SELF, 1, 16, 16, 4, 4, 16, 16, 64, 64, 64, 64, 1, 0, 1, HEADWAY_CAUSAL_NONE, 0},
+    {SELF, 3, 20, 20, 12, 12, 32, 32, 384, 384, 384, 384, 1, 0, 1, HEADWAY_CAUSAL_NONE, 0},
+    {SELF, 2, 20, 20, 4, 2, 16, 8, 50, 50, 50, 30, 1, 0, 0, HEADWAY_CAUSAL_TOP_LEFT, 0},
+    {SELF, 2, 20, 20, 4, 2, 16, 16, 50, 50, 50, 30, 0, 1, 1, HEADWAY_CAUSAL_NONE, 0},
+    {SELF, 2, 9, 9, 4, 4, 16, 16, 48, 48, 48, 30, 1, 1, 1, HEADWAY_CAUSAL_NONE, 1},
+    {CROSS, 2, 5, 9, 4, 4, 16, 16, 48, 40, 40, 48, 0, 0, 1, HEADWAY_CAUSAL_NONE, 0},
+    {CROSS, 2, 5, 9, 4, 4, 16, 16, 48, 40, 40, 48, 0, 0, 0, HEADWAY_CAUSAL_BOTTOM_RIGHT, 1},
+    {THREE, 2, 5, 9, 4, 2, 8, 24, 48, 40, 44, 20, 0, 0, 1, HEADWAY_CAUSAL_NONE, 0},
+    {THREE, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, HEADWAY_CAUSAL_NONE, 0},
+    {SELF, 1, 1, 1, 2, 1, 3, 3, 5, 5, 5, 1, 0, 0, 0, HEADWAY_CAUSAL_NONE, 0},
+};
+
+/* (rows, columns), stored the other way round when transposed. */
+static headway_tensor matrix(uint64_t *state, float **data, int64_t rows, int64_t columns,
+                             int transposed) {
+    *data = numbers(state, rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++)
+        (*data)[i] /= sqrtf((float)columns);
+    if (transposed)
+        return (headway_tensor){*data, HEADWAY_F32, 2, {columns, rows}, {rows, 1}};
+    return (headway_tensor){*data, HEADWAY_F32, 2, {rows, columns}, {columns, 1}};
+}
+
+static headway_tensor sequence(uint64_t *state, float **data, int64_t b, int64_t l, int64_t e,
+                               int gap) {
+    int64_t row = e + (gap ? 3 : 0);
+    *data = numbers(state, b * l * row);
+    return (headway_tensor){*data, HEADWAY_F32, 3, {b, l, e}, {l * row, row, 1}};
+}
+
+struct layer {
+    headway_mha_config config;
+    headway_mha_weights weights;
+    headway_attention_params params;
+    headway_tensor weight[5], bias[5], input[3], out; /* query, key, value, out, fused */
+    const headway_tensor *key, *value;
+    float *data[14];
+};
+
+static void make_layer(struct layer *l, const struct layer_shape *s, uint64_t seed) {
+    uint64_t state = seed;
+    const int64_t q = s->hq * s->d, k = s->hkv * s->d, v = s->hkv * s->dv;
+    const int64_t rows[5] = {q, k, v, s->eo, q + k + v};
+    const int64_t columns[5] = {s->e, s->ek, s->ev, s->hq * s->dv, s->e};
+    *l = (struct layer){.config = HEADWAY_MHA_CONFIG_INIT,
+                        .weights = HEADWAY_MHA_WEIGHTS_INIT,
+                        .params = HEADWAY_ATTENTION_PARAMS_INIT};
+    for (int n = 0; n < 5; n++) {
+        l->weight[n] = matrix(&state, &l->data[n], rows[n], columns[n], s->transposed);
+        l->data[5 + n] = numbers(&state, rows[n]);
+        l->bias[n] = (headway_tensor){l->data[5 + n], HEADWAY_F32, 1, {rows[n]}, {1}};
+    }
+    headway_mha_weights *w = &l->weights;
+    const headway_tensor **slots[5][2] = {{&w->query, &w->query_bias},
+                                          {&w->key, &w->key_bias},
+                                          {&w->value, &w->value_bias},
+                                          {&w->out, &w->out_bias},
+                                          {&w->fused, &w->fused_bias}};
+    for (int n = s->fused ? 3 : 0; n < (s->fused ? 5 : 4); n++) {
+        *slots[n][0] = &l->weight[n];
+        *slots[n][1] = s->biases ? &l->bias[n] : NULL;
+    }
+    l->config.heads = s->hq;
+    l->config.kv_heads = s->hkv;
+    l->config.head_size = s->d;
+    l->config.value_head_size = s->dv;
+    l->config.transposed = s->transposed;
+    l->params.causal = s->causal;
+    l->input[0] = sequence(&state, &l->data[10], s->b, s->lq, s->e, s->gap);
+    l->input[1] = sequence(&state, &l->data[11], s->b, s->lk, s->ek, s->gap);
+    l->input[2] = sequence(&state, &l->data[12], s->b, s->lk, s->ev, s->gap);
+    l->out = sequence(&state, &l->data[13], s->b, s->lq, s->eo, s->gap);
+    l->key = s->inputs == SELF ? NULL : &l->input[1];
+    l->value = s->inputs == THREE ? &l->input[2] : NULL;
+}
+
+static headway_status run_headway(const struct layer *l) {
+    headway_mha *layer = NULL;
+    size_t bytes = 0;
+    headway_status status = headway_mha_create(engine, &l->config, &l->weights, &layer);
+    if (status != HEADWAY_OK)
+        return status;
+    status = headway_mha_workspace(layer, &l->params, &l->input[0], l->key, l->value, &bytes);
+    void *memory = workspace(bytes);
+    if (status == HEADWAY_OK)
+        status = headway_mha_forward(layer, &l->params, &l->input[0], l->key, l->value, &l->out,
+                                     memory, bytes);
+    free(memory);
+    headway_mha_destroy(layer);
+    return status;
+}
+
+static void check_layer(const struct layer_shape *s, uint64_t seed) {
+    struct layer l;
+    make_layer(&l, s, seed);
+    const int64_t size = s->b * s->lq * (s->eo + (s->gap ? 3 : 0));
+    struct expected e = expect(count_of(&l.out));
+    struct headway_reference_out results = {.out = e.exact, .out_bound = e.bound};
+    CHECK(headway_reference_mha(&l.config, &l.weights, &l.params, &l.input[0], l.key, l.value,
+                                &results) == 0,
+          "reference: out of memory");
+    for (int n = 0; n < 2; n++) {
+        char note[NOTE] = "";
+        if (!has_path(n))
+            continue;
+        check_poison(l.data[13], size);
+        struct headway_onednn *prepared =
+            headway_onednn_mha(paths[n], &l.config, &l.weights, &l.params, &l.input[0], l.key,
+                               l.value, &l.out, note, sizeof note);
+        if (n == 1 && s->d != s->dv)
+            CHECK(!prepared && has(note, "cannot express head sizes"), "note '%s'", note);
+        else
+            run_path(n, prepared, note, &l.out, &e);
+        for (int64_t row = 0; s->gap && prepared && row < s->b * s->lq; row++)
+            CHECK(isnan(l.data[13][row * (s->eo + 3) + s->eo]), "%s wrote between rows",
+                  path_names[n]);
+    }
+    check_poison(l.data[13], size);
+    compare_headway(run_headway(&l), &l.out, &e);
+    free_expected(&e);
+    for (int n = 0; n < 14; n++)
+        free(l.data[n]);
+}
+
+/* ---- what it can't do, and nothing to do ------------------------------------------------------
+ */
+
+/* Both paths must refuse, with these words, or (words NULL) do nothing. */
+static void refused(struct inputs *in, const char *words) {
+    for (int n = 0; n < 2; n++) {
+        char note[NOTE] = "";
+        struct headway_onednn *prepared = headway_onednn_attention(
+            paths[n], &in->params, &in->query, &in->key, &in->value, &in->out, note, sizeof note);
+        if (words) {
+            CHECK(!prepared && strncmp(note, "onednn: cannot express ", 23) == 0 &&
+                      has(note, words),
+                  "%s should not express %s: '%s'", path_names[n], words, note);
+        } else {
+            CHECK(prepared && headway_onednn_run(prepared) == 0, "%s: %s", path_names[n], note);
+        }
+        headway_onednn_free(prepared);
+    }
+    CHECK(isnan(in->data[3][0]), "wrote an output");
+}
+
+static const struct shape plain = {2, 2, 2, 5, 4, 8, 8, HEADWAY_CAUSAL_NONE, 0, 0, 0, 0};
+
+static void check_refusals(void) {
+    struct inputs in;
+    if (!check_case("refusals"))
+        return;
+    make(&in, &plain, check_seed);
+    int64_t lengths[2] = {4, 0};
+    in.params.query_lengths = lengths;
+    refused(&in, "query lengths");
+    in.params.query_lengths = NULL;
+    in.params.key_lengths = lengths;
+    refused(&in, "rows without keys");
+    in.params.key_lengths = NULL;
+    in.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
+    refused(&in, "rows without keys");
+    in.params.causal = HEADWAY_CAUSAL_NONE;
+    in.params.mask = &in.mask;
+    in.mask = (headway_tensor){in.bools, HEADWAY_BOOL, 2, {5, 4}, {4, 1}};
+    memset(in.bools + 8, 0, 4);
+    refused(&in, "rows without keys");
+    in.params.mask = NULL;
+    in.params.lse = &in.out;
+    refused(&in, "lse");
+    in.params.lse = NULL;
+    in.query.stride[1] = -in.query.stride[1];
+    refused(&in, "strides of 0 or below");
+    in.query.stride[1] = 0;
+    refused(&in, "strides of 0 or below");
+    unmake(&in);
+    make(&in, &plain, check_seed);
+    lengths[1] = 3;
+    in.params.key_lengths = lengths;
+    in.data[2][2 * 4 * 2 * 8 - 1] = NAN; /* the last value, beyond its length */
+    refused(&in, "not finite");
+    unmake(&in);
+}
+
+static void check_nothing(void) {
+    if (!has_path(0) || !check_case("sizes of zero"))
+        return;
+    struct shape s[4] = {plain, plain, plain, plain};
+    s[0].b = 0;
+    s[1].lq = 0;
+    s[2].dv = 0;
+    s[3].lk = 0;
+    for (int n = 0; n < 4; n++) {
+        struct inputs in;
+        make(&in, &s[n], check_seed);
+        check_poison(in.data[3], 1);
+        refused(&in, n == 3 ? "rows without keys" : NULL);
+        unmake(&in);
+    }
+}
+
+/* A NaN that is not excluded spreads as in the reference, and no further. */
+static void check_spread(void) {
+    struct inputs in;
+    if (!has_path(0) || !check_case("a NaN that counts"))
+        return;
+    make(&in, &plain, check_seed);
+    in.data[0][0] = NAN;
+    in.data[2][8] = NAN;
+    struct expected e = expect(count_of(&in.out));
+    struct headway_reference_out results = {.out = e.exact, .out_bound = e.bound};
+    CHECK(headway_reference_attention(NULL, &in.query, &in.key, &in.value, &results) == 0,
+          "reference: out of memory");
+    int64_t nans = 0;
+    for (int64_t n = 0; n < e.count; n++)
+        nans += isnan(e.exact[n]);
+    CHECK(nans == 8 + 5, "the reference has %d NaN", (int)nans);
+    for (int n = 0; n < 2; n++) {
+        char note[NOTE] = "";
+        if (has_path(n))
+            run_path(n,
+                     headway_onednn_attention(paths[n], NULL, &in.query, &in.key, &in.value,
+                                              &in.out, note, sizeof note),
+                     note, &in.out, &e);
+    }
+    free_expected(&e);
     unmake(&in);
 }
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
-    verbose = getenv("CHECK_VERBOSE") != NULL;
     printf("%s\n", headway_onednn_about());
-    for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++) {
+    for (int n = 0; n < 2; n++) {
+        if (!has_path(n))
+            check_skip(path_names[n], headway_onednn_about());
+    }
+    headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
+    config.isa = check_isa();
+    if (headway_engine_create(&config, &engine) != HEADWAY_OK)
+        abort();
+    for (unsigned n = 0; has_path(0) && n < sizeof shapes / sizeof *shapes; n++) {
         const struct shape *s = &shapes[n];
-        if (check_case("attention b%d hq%d hkv%d lq%d lk%d d%d dv%d causal%d mask%d lengths%d layout%d",
-                       (int)s->b, (int)s->hq, (int)s->hkv, (int)s->lq, (int)s->lk, (int)s->d,
+        if (check_case("attention %u: %dx%dx%d heads %d/%d size %d/%d causal %d mask %d lengths %d "
+                       "layout %d",
+                       n, (int)s->b, (int)s->lq, (int)s->lk, (int)s->hq, (int)s->hkv, (int)s->d,
                        (int)s->dv, (int)s->causal, s->mask, s->lengths, s->layout))
             check_shape(s, check_seed + n);
     }
+    for (unsigned n = 0; has_path(0) && n < sizeof layer_shapes / sizeof *layer_shapes; n++) {
+        const struct layer_shape *s = &layer_shapes[n];
+        if (check_case("layer %u: %dx%dx%d heads %d/%d size %d/%d inputs %d fused %d", n, (int)s->b,
+                       (int)s->lq, (int)s->lk, (int)s->hq, (int)s->hkv, (int)s->d, (int)s->dv,
+                       s->inputs, s->fused))
+            check_layer(s, check_seed + n);
+    }
+    if (has_path(0))
+        check_refusals();
+    check_nothing();
+    check_spread();
+    headway_engine_destroy(engine);
     return check_end();
 }
