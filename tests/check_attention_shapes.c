@@ -13,7 +13,7 @@ static const int64_t heads[][2] = {{1, 1}, {2, 1}, {3, 3}, {3, 1}, {4, 1}, {7, 1
 
 static double most_cost(void)
 {
-    return quick ? 3e5 : 2e7;
+    return quick ? 8e4 : 2e7;
 }
 
 /* Options that move on from case to case, each at a pace of its own. */
@@ -119,7 +119,7 @@ void check_shapes(void)
         run_lengths(1, lengths[i], 3 * i + 4);
     }
     run_heads_and_sizes();
-    run_random(quick ? 30 : 200);
+    run_random(quick ? 20 : 200);
 }
 
 static void run_offsets(void)
