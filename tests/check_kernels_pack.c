@@ -72,7 +72,7 @@ void check_pack(struct subject *s)
             }
 }
 
-/* The divisor of lines that exist; those beyond n are poison or zeros, which must leave no trace. */
+/* Divisors; those beyond n are poison, zeros or numbers, which must leave no trace. */
 static void fill_divisor(struct subject *s, int n, int width, int finite)
 {
     for (int j = 0; j < n; j++)
@@ -80,9 +80,9 @@ static void fill_divisor(struct subject *s, int n, int width, int finite)
     if (!finite)
         sprinkle(s, divisor_data, n);
     check_poison(divisor_data + n, width - n);
-    if (below(s, 2))
-        for (int j = n; j < width; j++)
-            divisor_data[j] = 0;
+    const int beyond = below(s, 3);
+    for (int j = n; j < width && beyond; j++)
+        divisor_data[j] = (float)(beyond - 1);
 }
 
 static void unpack_case(struct subject *s, int width, int n, int k, int at_end)
