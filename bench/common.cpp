@@ -1,0 +1,361 @@
+#include "common.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+extern "C" {
+#include "cpu/tiers.h"
+#include "system/memory.h"
+#include "system/parallel.h"
+}
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace bench {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool wrong_answer = false;
+
+double seconds_since(Clock::time_point start)
+{
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+[[noreturn]] void refuse(const std::string &what)
+{
+    std::fprintf(stderr, "bench: %s\n", what.c_str());
+    std::exit(2);
+}
+
+std::vector<std::string> split(const std::string &text, char at)
+{
+    std::vector<std::string> parts(1);
+    for (char c : text)
+        if (c == at)
+            parts.emplace_back();
+        else
+            parts.back() += c;
+    return parts;
+}
+
+int64_t number(const std::string &text, const std::string &flag)
+{
+    char *end = nullptr;
+    const long long value = std::strtoll(text.c_str(), &end, 10);
+    if (text.empty() || *end || value < 1 || value > 1 << 28)
+        refuse(flag + ": \"" + text + "\" is not a size, expected 1 .. 268435456");
+    return value;
+}
+
+Shape parse_shape(const std::string &text)
+{
+    const std::string flag = "--shape=" + text;
+    const size_t colon = text.find(':');
+    if (colon == std::string::npos || colon == 0)
+        refuse(flag + ": expected NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,causal]");
+    std::vector<std::string> parts = split(text.substr(colon + 1), ',');
+    Shape shape;
+    shape.name = text.substr(0, colon);
+    if (parts.back() == "causal") {
+        shape.causal = true;
+        parts.pop_back();
+    }
+    if (parts.size() != 6 && parts.size() != 7)
+        refuse(flag + ": expected NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,causal]");
+    int64_t *const sizes[] = {&shape.B, &shape.Hq, &shape.Hkv, &shape.Lq, &shape.Lk, &shape.D};
+    for (size_t i = 0; i < 6; i++)
+        *sizes[i] = number(parts[i], flag);
+    shape.Dv = parts.size() == 7 ? number(parts[6], flag) : shape.D;
+    if (shape.Hq % shape.Hkv)
+        refuse(flag + ": Hq is not a multiple of Hkv");
+    return shape;
+}
+
+/* Runs body(worker) on `count` threads that begin together; the sum of what the bodies return. */
+double together(int count, const std::function<double(int)> &body)
+{
+    std::vector<std::thread> threads;
+    std::vector<double> results(static_cast<size_t>(count));
+    std::atomic<int> waiting{count};
+    auto one = [&](int worker) {
+        waiting--;
+        while (waiting > 0)
+            std::this_thread::yield();
+        results[static_cast<size_t>(worker)] = body(worker);
+    };
+    for (int i = 1; i < count; i++)
+        threads.emplace_back(one, i);
+    one(0);
+    for (std::thread &thread : threads)
+        thread.join();
+    double sum = 0;
+    for (double result : results)
+        sum += result;
+    return sum;
+}
+
+/* FLOP/s of this thread during 2 ms: less than a time slice, so that among several measurements there
+ * is one without another guest's. */
+double peak_of_this_thread(const headway_row *row)
+{
+    const Clock::time_point start = Clock::now();
+    int64_t operations = 0;
+    double passed = 0;
+    float sink = 0;
+    while (passed < 0.002) {
+        operations += row->peak(5000, &sink);
+        benchmark::DoNotOptimize(sink);
+        passed = seconds_since(start);
+    }
+    return static_cast<double>(operations) / passed;
+}
+
+bool skip_with_error(benchmark::State &state, const Prepared &prepared)
+{
+    if (prepared.error.empty())
+        return false;
+    wrong_answer = wrong_answer || prepared.error.rfind("FAIL", 0) == 0;
+    state.SkipWithError(prepared.error.c_str());
+    return true;
+}
+
+void time_prepared(benchmark::State &state, Prepared &prepared)
+{
+    state.SetLabel(prepared.label);
+    if (skip_with_error(state, prepared))
+        return;
+    double peak = fma_peak(prepared.row, prepared.threads);
+    double bandwidth = prepared.bytes > 0 ? read_bandwidth(prepared.threads) : 0;
+    std::vector<double> times;
+    prepared.run(); /* its threads are awake and its data is where it will be */
+    for (auto _ : state) {
+        const Clock::time_point start = Clock::now();
+        prepared.run();
+        times.push_back(seconds_since(start));
+    }
+    if (skip_with_error(state, prepared))
+        return;
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    const double seconds = *middle;
+    peak = std::max(peak, fma_peak(prepared.row, prepared.threads));
+    if (prepared.flops > 0) {
+        state.counters["GFLOPS"] = prepared.flops / seconds * 1e-9;
+        state.counters["peak_share"] = prepared.flops / seconds / peak;
+    }
+    if (prepared.bytes > 0) {
+        bandwidth = std::max(bandwidth, read_bandwidth(prepared.threads));
+        state.counters["GBps"] = prepared.bytes / seconds * 1e-9;
+        state.counters["read_share"] = prepared.bytes / seconds / bandwidth;
+    }
+    if (prepared.workspace >= 0)
+        state.counters["workspace_bytes"] = static_cast<double>(prepared.workspace);
+}
+
+} // namespace
+
+int64_t Shape::keys_of(int64_t query) const
+{
+    int64_t keys = Lk - masked;
+    if (causal)
+        keys = std::min(keys, query + Lk - Lq + 1);
+    return std::max<int64_t>(keys, 0);
+}
+
+double Shape::attention_flops() const
+{
+    double pairs = 0;
+    for (int64_t i = 0; i < Lq; i++)
+        pairs += static_cast<double>(keys_of(i));
+    return 2.0 * static_cast<double>(B * Hq * (D + Dv)) * pairs;
+}
+
+double Shape::attention_bytes() const
+{
+    return 4.0 * static_cast<double>(B * (Hkv * Lk + Hq * Lq) * (D + Dv));
+}
+
+Options take_options(int argc, char **argv)
+{
+    Options options;
+    std::vector<char *> rest;
+    for (int i = 0; i < argc; i++) {
+        const std::string argument = argv[i];
+        if (i > 0 && argument.rfind("--shape=", 0) == 0)
+            options.shapes.push_back(parse_shape(argument.substr(8)));
+        else if (i > 0 && argument == "--slow")
+            options.slow = true;
+        else if (i > 0 && argument.rfind("--threads=", 0) == 0)
+            for (const std::string &part : split(argument.substr(10), ','))
+                options.threads.push_back(static_cast<int>(number(part, "--threads")));
+        else
+            rest.push_back(argv[i]);
+    }
+    int count = static_cast<int>(rest.size());
+    rest.push_back(nullptr);
+    benchmark::Initialize(&count, rest.data());
+    if (benchmark::ReportUnrecognizedArguments(count, rest.data()))
+        std::exit(2);
+    if (options.threads.empty()) {
+        options.threads.push_back(1);
+        if (headway_threads_allowed(0) > 1)
+            options.threads.push_back(headway_threads_allowed(0));
+    }
+    benchmark::AddCustomContext("headway", std::string(headway_version()) + ", " + rows()[0]->name);
+    benchmark::AddCustomContext("onednn", headway_onednn_about());
+    return options;
+}
+
+int run_all()
+{
+    benchmark::RunSpecifiedBenchmarks();
+    benchmark::Shutdown();
+    return wrong_answer ? 1 : 0;
+}
+
+const std::vector<const headway_row *> &rows()
+{
+    static const std::vector<const headway_row *> found = [] {
+        const headway_cpu_registers registers = headway_cpu_read();
+        std::vector<const headway_row *> runnable;
+        for (int i = 0; const headway_row_entry *entry = headway_row_at(i); i++)
+            if (entry->row && !headway_tier_missing(entry->row->tiers, headway_cpu_tiers(&registers)))
+                runnable.push_back(entry->row);
+        if (runnable.empty())
+            refuse("no row of this build can run here");
+        return runnable;
+    }();
+    return found;
+}
+
+Engine make_engine(const headway_row *row, int threads)
+{
+    headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
+    headway_engine *engine = nullptr;
+    config.isa = row->name;
+    config.threads = threads;
+    if (headway_engine_create(&config, &engine) != HEADWAY_OK)
+        return nullptr;
+    Engine made(engine);
+    return headway_engine_threads(engine) == threads ? std::move(made) : nullptr;
+}
+
+double fma_peak(const headway_row *row, int threads)
+{
+    double best = 0;
+    for (int i = 0; i < 12; i++)
+        best = std::max(best, together(threads, [row](int) { return peak_of_this_thread(row); }));
+    return best;
+}
+
+double read_bandwidth(int threads)
+{
+    /* Far beyond a level-3 cache; a vector of two 16-byte halves keeps the loads ahead of the memory. */
+    typedef uint64_t vec __attribute__((vector_size(32), aligned(32), may_alias));
+    static const size_t count = (size_t{256} << 20) / sizeof(vec);
+    static const Floats memory = [] {
+        Floats made = floats(static_cast<int64_t>(count * sizeof(vec) / sizeof(float)));
+        std::memset(made.get(), 1, count * sizeof(vec));
+        return made;
+    }();
+    const size_t share = count / static_cast<size_t>(threads) / 4 * 4;
+    double best = 0;
+    for (int i = 0; i < 2; i++)
+        best = std::max(best, together(threads, [&](int worker) {
+            const vec *data = reinterpret_cast<const vec *>(memory.get()) + share * static_cast<size_t>(worker);
+            const Clock::time_point start = Clock::now();
+            vec a = data[0], b = data[1], c = data[2], d = data[3];
+            for (size_t j = 4; j + 4 <= share; j += 4) {
+                a ^= data[j];
+                b ^= data[j + 1];
+                c ^= data[j + 2];
+                d ^= data[j + 3];
+            }
+            a ^= b ^ c ^ d;
+            uint64_t sum = a[0] ^ a[1] ^ a[2] ^ a[3];
+            benchmark::DoNotOptimize(sum);
+            return static_cast<double>(share * sizeof(vec)) / seconds_since(start);
+        }));
+    return best;
+}
+
+void set_openmp_threads(int threads)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
+Floats floats(int64_t count)
+{
+    float *memory = static_cast<float *>(headway_memory_get(static_cast<size_t>(count) * sizeof(float)));
+    if (!memory)
+        refuse("no memory for " + std::to_string(count) + " floats");
+    return Floats(memory, [](float *given) { headway_memory_free(given); });
+}
+
+void fill_normal(float *to, int64_t count, uint64_t seed, float deviation)
+{
+    /* splitmix64; the sum of four 16-bit numbers is normal enough here, and quick. */
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t z = seed += 0x9E3779B97F4A7C15u;
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+        z ^= z >> 31;
+        const int64_t sum = static_cast<int64_t>((z & 0xFFFF) + (z >> 16 & 0xFFFF) +
+                                                 (z >> 32 & 0xFFFF) + (z >> 48));
+        /* The sum's deviation is 65536 / sqrt(3). */
+        to[i] = static_cast<float>(sum - 131070) * (deviation * 1.7320508f / 65536.0f);
+    }
+}
+
+void register_case(const std::string &name, const std::function<void(Prepared &)> &make)
+{
+    benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State &state) {
+        static std::string latest;
+        static std::unique_ptr<Prepared> kept;
+        if (name != latest) {
+            kept.reset(); /* before the next one takes memory */
+            kept = std::make_unique<Prepared>();
+            latest = name;
+            make(*kept);
+        }
+        time_prepared(state, *kept);
+    });
+}
+
+std::string compare(const float *got, const double *expected, const double *bounds, double bound,
+                    int64_t count)
+{
+    double worst = 0;
+    int64_t where = -1;
+    for (int64_t i = 0; i < count; i++) {
+        const double error = std::fabs(got[i] - expected[i]);
+        const double allowed = bounds ? bounds[i] : bound;
+        if (!(error <= allowed) && (where < 0 || !(error / allowed <= worst))) {
+            where = i;
+            worst = error / allowed;
+        }
+    }
+    if (where < 0)
+        return "";
+    char text[160];
+    std::snprintf(text, sizeof text, "FAIL: element %lld is %g, expected %g, %g times the bound",
+                  static_cast<long long>(where), static_cast<double>(got[where]), expected[where], worst);
+    return text;
+}
+
+} // namespace bench

@@ -1,0 +1,93 @@
+/* What the benchmark programs share: shapes, flags, the machine's limits measured beside every result,
+ * and the loop that times and counts. */
+#ifndef HEADWAY_BENCH_COMMON_H
+#define HEADWAY_BENCH_COMMON_H
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "api/engine.h"
+#include "cpu/kernels.h"
+#include "oracle/onednn.h"
+}
+
+namespace bench {
+
+/* One call's sizes. D = 0 never; causal aligns the last query with the last key. */
+struct Shape {
+    std::string name;
+    int64_t B = 1, Hq = 1, Hkv = 1, Lq = 1, Lk = 1, D = 64, Dv = 64;
+    bool causal = false;
+    int64_t masked = 0; /* the last keys that a bool mask (B, 1, 1, Lk) excludes */
+
+    int64_t keys_of(int64_t query) const; /* keys 0 .. n-1 are allowed */
+    double attention_flops() const;       /* 2 Hq B pairs (D + Dv) */
+    double attention_bytes() const;       /* K and V once, Q and O */
+};
+
+struct Options {
+    std::vector<Shape> shapes; /* --shape=NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,causal] */
+    std::vector<int> threads;  /* --threads=1,2; default 1 and what the machine allows */
+    bool slow = false;         /* --slow: also what takes many seconds a call */
+};
+
+/* Takes Google Benchmark's flags and ours out of argv. Exits with 2 and a message on anything else. */
+Options take_options(int argc, char **argv);
+/* Runs what is registered; the exit status, 1 when a case was wrong. */
+int run_all();
+
+/* The rows that run here, best first. */
+const std::vector<const headway_row *> &rows();
+
+/* An engine of that row and thread count, or null when the machine gives fewer threads. */
+struct EngineDeleter {
+    void operator()(headway_engine *engine) const { headway_engine_destroy(engine); }
+};
+using Engine = std::unique_ptr<headway_engine, EngineDeleter>;
+Engine make_engine(const headway_row *row, int threads);
+
+/* FLOP/s of fused multiply-adds, and bytes/s read from memory far larger than the caches, on that many
+ * threads at once; the best of a few short measurements. */
+double fma_peak(const headway_row *row, int threads);
+double read_bandwidth(int threads);
+
+/* oneDNN and everything else that asks OpenMP for threads. */
+void set_openmp_threads(int threads);
+
+/* 64-byte aligned floats, uninitialised. */
+using Floats = std::shared_ptr<float[]>;
+Floats floats(int64_t count);
+/* The same numbers everywhere, normally distributed. */
+void fill_normal(float *to, int64_t count, uint64_t seed, float deviation);
+
+/* Something that can be timed: made once for a name, checked once, then run. */
+struct Prepared {
+    std::function<void()> run;
+    std::string label;                 /* who computes: row, or oneDNN's implementations */
+    std::string error;                 /* not empty: cannot run, and why */
+    const headway_row *row = nullptr;  /* whose FMA peak counts */
+    int threads = 1;
+    int64_t workspace = -1; /* bytes, -1: not known */
+    double flops = 0, bytes = 0;
+    std::vector<std::shared_ptr<void>> owned;
+};
+
+/* Registers a benchmark that `make` prepares. What is prepared stays for the repetitions of the same
+ * benchmark only: the large shapes would not fit together. Label and counters come from the median
+ * call; the peaks are measured before and after, because other guests of the machine come and go. */
+void register_case(const std::string &name, const std::function<void(Prepared &)> &make);
+
+/* "" or "FAIL: ..." when a value is further from its expected one than `bound` (one, or one each). */
+std::string compare(const float *got, const double *expected, const double *bounds, double bound,
+                    int64_t count);
+
+} // namespace bench
+
+#endif
