@@ -161,18 +161,33 @@ static int add_pass(struct plan *p, const struct operands *o, float *scores_memo
     return dnn_matmul(steps, first ? "out" : NULL, &scores, &o->value, &o->out, 1, NULL);
 }
 
+/* A single query row: the query heads that share a key head become the rows of one product. */
+static void fold(struct dnn_view *v, int64_t group) {
+    v->shape[2] = group;
+    v->stride[2] = v->stride[1];
+    v->shape[1] /= group;
+    v->stride[1] *= group;
+    tidy(v);
+}
+
 /* Passes share the scores' memory. There is one for each query head of a group, as query heads that
- * share a key head are apart in memory; and one for each batch where views have gaps, as matmul
- * of 3.7 then finds the first batch only. */
-static int attend(struct plan *p, const struct operands *o, float scale) {
+ * share a key head are apart in memory; and one for each batch where views have gaps, as matmul of
+ * 3.7 then finds the first batch only. */
+static int attend(struct plan *p, struct operands *o, float scale) {
     const struct problem *s = &p->sizes;
-    int64_t group = s->query_heads / s->kv_heads, count = 0;
+    int64_t group = s->query_heads / s->kv_heads, rows = s->query_length, count = 0;
+    if (rows == 1 && !(o->masked && o->mask_groups > 1)) {
+        fold(&o->query, group);
+        fold(&o->out, group);
+        rows = group;
+        group = 1;
+    }
     int gaps = group > 1 || has_gaps(&o->query) || has_gaps(&o->key) || has_gaps(&o->value) ||
                has_gaps(&o->out);
     int64_t batches = gaps ? 1 : s->batch, passes = group * (s->batch / batches);
     float *scores = NULL;
     if (p->path == HEADWAY_ONEDNN_PRIMITIVES) {
-        if (__builtin_mul_overflow(batches * s->kv_heads * s->query_length, s->key_length, &count))
+        if (__builtin_mul_overflow(batches * s->kv_heads * rows, s->key_length, &count))
             return plan_refuse(p, "so many scores");
         if (!(scores = plan_buffer(p, count)))
             return -1;
