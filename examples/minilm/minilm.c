@@ -131,7 +131,7 @@ static int checksum_of(struct settings s, const char *before) {
     return differs;
 }
 
-/* Every row that runs here, in one, two and three threads. */
+/* Every row that runs here, in one and in three threads. */
 static int every_isa(const struct settings *settings) {
     headway_isa_info row;
     int differs = 0;
@@ -142,7 +142,7 @@ static int every_isa(const struct settings *settings) {
             differs |= required;
             continue;
         }
-        for (int threads = 1; threads <= 3; threads++) {
+        for (int threads = 1; threads <= 3; threads += 2) {
             struct settings s = *settings;
             char before[64];
             s.isa = row.name;

@@ -68,31 +68,28 @@ static int check_file(const struct problem *p, const struct answer *answer, cons
     return failed;
 }
 
-/* One of oneDNN's paths; *ran counts those that could. */
+static const char *const path_names[] = {"onednn primitives", "onednn graph"};
+
+/* One of oneDNN's paths; *ran counts those that could. note: what it says, ERROR_SIZE. */
 static int check_path(const struct problem *p, const struct answer *answer,
-                      enum headway_onednn_path path, int *ran, int *differs, char *error) {
+                      enum headway_onednn_path path, char *note, int *ran, int *differs,
+                      char *error) {
     struct array other = {0};
     struct comparison c;
-    char note[ERROR_SIZE] = "";
-    const char *name = path == HEADWAY_ONEDNN_GRAPH ? "onednn graph" : "onednn primitives";
     if (array_make(&other, ARRAY_F32, p->result.rank, p->result.shape, error))
         return -1;
     headway_tensor out = problem_out(p, other.data);
-    struct headway_onednn *prepared = onednn_open(p, path, &out, note, sizeof note);
+    struct headway_onednn *prepared = onednn_open(p, path, &out, note, ERROR_SIZE);
     int failed = 0;
-    if (!prepared)
-        printf("%s: %s\n", name, note);
-    else {
+    if (prepared) {
         *ran += 1;
         failed = headway_onednn_run(prepared);
         if (failed)
-            snprintf(error, ERROR_SIZE, "%s reported a failure: %.300s", name, note);
+            snprintf(error, ERROR_SIZE, "%s reported a failure: %.300s", path_names[path], note);
         else
             failed = compare_out(p, answer, SOURCE_ONEDNN, &other, &c, error);
-        if (!failed) {
-            printf("%s: %s\n", name, note);
-            print("out", name, &p->result, &c, differs);
-        }
+        if (!failed)
+            print("out", path_names[path], &p->result, &c, differs);
         headway_onednn_free(prepared);
     }
     array_free(&other);
@@ -101,13 +98,20 @@ static int check_path(const struct problem *p, const struct answer *answer,
 
 static int check_onednn(const struct problem *p, const struct answer *answer, int *differs,
                         char *error) {
+    char notes[2][ERROR_SIZE] = {"", ""};
     int ran = 0;
-    if (check_path(p, answer, HEADWAY_ONEDNN_PRIMITIVES, &ran, differs, error) ||
-        check_path(p, answer, HEADWAY_ONEDNN_GRAPH, &ran, differs, error))
-        return -1;
+    for (int path = 0; path < 2; path++)
+        if (check_path(p, answer, (enum headway_onednn_path)path, notes[path], &ran, differs,
+                       error))
+            return -1;
     if (!ran) {
-        snprintf(error, ERROR_SIZE, "--against onednn: none of its paths can compute this");
+        snprintf(error, ERROR_SIZE, "--against onednn: %.230s; %.230s", notes[0],
+                 strcmp(notes[0], notes[1]) == 0 ? "neither of its paths" : notes[1]);
         return -1;
+    }
+    for (int path = 0; path < 2; path++) {
+        int named = strncmp(notes[path], path_names[path], strlen(path_names[path])) == 0;
+        printf("%s%s%s\n", named ? "" : path_names[path], named ? "" : ": ", notes[path]);
     }
     return 0;
 }
