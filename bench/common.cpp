@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <thread>
 
 extern "C" {
@@ -121,6 +122,14 @@ double peak_of_this_thread(const headway_row *row)
     return static_cast<double>(operations) / passed;
 }
 
+/* Of all threads of this process. */
+double cpu_seconds()
+{
+    timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 bool skip_with_error(benchmark::State &state, const Prepared &prepared)
 {
     if (prepared.error.empty())
@@ -136,9 +145,10 @@ void time_prepared(benchmark::State &state, Prepared &prepared)
     if (skip_with_error(state, prepared))
         return;
     double peak = fma_peak(prepared.row, prepared.threads);
-    double bandwidth = prepared.bytes > 0 ? read_bandwidth(prepared.threads) : 0;
+    double bandwidth = prepared.from_memory ? read_bandwidth(prepared.threads) : 0;
     std::vector<double> times;
     prepared.run(); /* its threads are awake and its data is where it will be */
+    const double cpu_start = cpu_seconds();
     for (auto _ : state) {
         const Clock::time_point start = Clock::now();
         prepared.run();
@@ -146,6 +156,7 @@ void time_prepared(benchmark::State &state, Prepared &prepared)
     }
     if (skip_with_error(state, prepared))
         return;
+    const double cpu = (cpu_seconds() - cpu_start) / static_cast<double>(times.size());
     const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
     std::nth_element(times.begin(), middle, times.end());
     const double seconds = *middle;
@@ -153,10 +164,12 @@ void time_prepared(benchmark::State &state, Prepared &prepared)
     if (prepared.flops > 0) {
         state.counters["GFLOPS"] = prepared.flops / seconds * 1e-9;
         state.counters["peak_share"] = prepared.flops / seconds / peak;
+        state.counters["cpu_peak_share"] = prepared.flops / cpu / (peak / prepared.threads);
     }
-    if (prepared.bytes > 0) {
-        bandwidth = std::max(bandwidth, read_bandwidth(prepared.threads));
+    if (prepared.bytes > 0)
         state.counters["GBps"] = prepared.bytes / seconds * 1e-9;
+    if (prepared.from_memory) {
+        bandwidth = std::max(bandwidth, read_bandwidth(prepared.threads));
         state.counters["read_share"] = prepared.bytes / seconds / bandwidth;
     }
     if (prepared.workspace >= 0)

@@ -76,12 +76,15 @@ struct Prepared {
     int threads = 1;
     int64_t workspace = -1; /* bytes, -1: not known */
     double flops = 0, bytes = 0;
+    bool from_memory = true; /* bytes count against the read bandwidth */
     std::vector<std::shared_ptr<void>> owned;
 };
 
 /* Registers a benchmark that `make` prepares. What is prepared stays for the repetitions of the same
  * benchmark only: the large shapes would not fit together. Label and counters come from the median
- * call; the peaks are measured before and after, because other guests of the machine come and go. */
+ * call; the peaks are measured before and after, because other guests of the machine come and go.
+ * cpu_peak_share counts the CPU time of all threads instead: what the code does with a core it has,
+ * whatever share of the cores it was given. */
 void register_case(const std::string &name, const std::function<void(Prepared &)> &make);
 
 /* "" or "FAIL: ..." when a value is further from its expected one than `bound` (one, or one each). */

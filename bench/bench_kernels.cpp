@@ -1,0 +1,243 @@
+/* kernels/<kernel>/<isa>/<sizes>: one kernel on data in cache, one thread. GFLOPS of the GEMMs are as
+ * usual; the softmax is counted as 20 operations an element (what exp_poly.h, maximum and sum take);
+ * pack and unpack, which compute nothing, are counted in bytes. */
+#include "common.h"
+
+#include <algorithm>
+#include <cmath>
+
+extern "C" {
+#include "cpu/exp_poly.h"
+}
+
+namespace {
+
+using bench::Floats;
+using bench::Prepared;
+
+constexpr int keys = HEADWAY_KEY_BLOCK;
+
+Floats normal(int64_t count, uint64_t seed)
+{
+    Floats made = bench::floats(count);
+    bench::fill_normal(made.get(), count, seed, 1.0f);
+    return made;
+}
+
+/* A GEMM's tile, checked against double sums at its first and last element. */
+struct Gemm {
+    headway_gemm g{};
+    Floats a, b, c, scale, bias;
+    int lanes = 0;
+};
+
+std::shared_ptr<Gemm> make_gemm(const headway_row *row, int64_t m, int64_t k, ptrdiff_t a_row,
+                                ptrdiff_t a_col)
+{
+    auto made = std::make_shared<Gemm>();
+    const int width = row->vectors * row->lanes;
+    made->lanes = row->lanes;
+    made->a = normal((m - 1) * a_row + (k - 1) * a_col + 1, 1);
+    made->b = normal(k * width, 2);
+    made->c = normal(m * width, 3);
+    made->scale = bench::floats(width);
+    made->bias = normal(width, 5);
+    std::fill_n(made->scale.get(), width, 0.5f);
+    headway_gemm &g = made->g;
+    g.m = m;
+    g.k = k;
+    g.vectors = row->vectors;
+    g.a = made->a.get();
+    g.a_row = a_row;
+    g.a_col = a_col;
+    g.b = made->b.get();
+    for (int v = 0; v < row->vectors; v++)
+        g.c[v] = made->c.get() + v * row->lanes;
+    g.c_row = width;
+    return made;
+}
+
+std::string check_gemm(const headway_row *row, Gemm &gemm)
+{
+    const headway_gemm &g = gemm.g;
+    const int width = g.vectors * gemm.lanes;
+    std::vector<double> sums(size_t(g.m * width)), bounds(sums.size());
+    for (int64_t i = 0; i < g.m; i++)
+        for (int j = 0; j < width; j++) {
+            const size_t at = size_t(i * width + j);
+            double sum = 0, size = 0;
+            if (g.accumulate)
+                sum = double(gemm.c[i * width + j]) * double(g.scale ? gemm.scale[j] : 1.0f);
+            size = std::fabs(sum);
+            for (int64_t p = 0; p < g.k; p++) {
+                const double product = double(g.a[i * g.a_row + p * g.a_col]) * double(g.b[p * width + j]);
+                sum += product;
+                size += std::fabs(product);
+            }
+            if (g.bias)
+                sum += double(gemm.bias[j]);
+            sums[at] = sum;
+            bounds[at] = double(g.k + 4) * 0x1p-24 * (size + 4);
+        }
+    row->gemm(&g);
+    return bench::compare(gemm.c.get(), sums.data(), bounds.data(), 0, g.m * width);
+}
+
+void prepare_gemm(Prepared &made, std::shared_ptr<Gemm> gemm)
+{
+    const headway_row *row = made.row;
+    made.flops = 2.0 * double(gemm->g.m * gemm->g.k * gemm->g.vectors * gemm->lanes);
+    made.error = check_gemm(row, *gemm);
+    made.run = [=] { row->gemm(&gemm->g); };
+}
+
+/* K . Q^T: a block of keys of one head of 12 against a packed tile of queries. */
+void scores(Prepared &made, int64_t D)
+{
+    prepare_gemm(made, make_gemm(made.row, keys, D, 12 * D, 1));
+}
+
+/* P . V: the same block's values against a tile of weights, on top of the rescaled sums. */
+void values(Prepared &made, int64_t D)
+{
+    auto gemm = make_gemm(made.row, D, keys, 1, 12 * D);
+    gemm->g.accumulate = 1;
+    gemm->g.scale = gemm->scale.get();
+    prepare_gemm(made, gemm);
+}
+
+/* A block of tokens against one panel of packed weights. */
+void projection(Prepared &made, int64_t m, int64_t k)
+{
+    auto gemm = make_gemm(made.row, m, k, k, 1);
+    gemm->g.bias = gemm->bias.get();
+    prepare_gemm(made, gemm);
+}
+
+struct Softmax {
+    Floats source, scores, row_max, row_sum, rescale;
+    headway_softmax s{};
+};
+
+void softmax(Prepared &made, int64_t)
+{
+    const headway_row *row = made.row;
+    const int width = row->vectors * row->lanes;
+    auto tile = std::make_shared<Softmax>();
+    tile->source = normal(keys * width, 1);
+    tile->scores = bench::floats(keys * width);
+    tile->row_max = bench::floats(width);
+    tile->row_sum = bench::floats(width);
+    tile->rescale = bench::floats(width);
+    tile->s.keys = keys;
+    tile->s.vectors = row->vectors;
+    tile->s.scores = tile->scores.get();
+    tile->s.row_max = tile->row_max.get();
+    tile->s.row_sum = tile->row_sum.get();
+    tile->s.rescale = tile->rescale.get();
+    made.flops = 20.0 * keys * width;
+    /* In place: every round needs fresh scores, and the copy is part of the time. */
+    made.run = [=] {
+        std::copy_n(tile->source.get(), keys * width, tile->scores.get());
+        std::fill_n(tile->row_max.get(), width, -INFINITY);
+        std::fill_n(tile->row_sum.get(), width, 0.0f);
+        row->softmax(&tile->s);
+    };
+    made.run();
+    std::vector<double> weights(size_t(keys * width));
+    for (int i = 0; i < width; i++) {
+        double top = -INFINITY;
+        for (int j = 0; j < keys; j++)
+            top = std::max(top, double(tile->source[j * width + i]));
+        for (int j = 0; j < keys; j++)
+            weights[size_t(j * width + i)] =
+                std::exp2(2.0 * (double(tile->source[j * width + i]) - top));
+    }
+    made.error = bench::compare(tile->scores.get(), weights.data(), nullptr, 1e-6, keys * width);
+}
+
+struct Transpose {
+    Floats lines, panel, divisor;
+    std::vector<float *> to;
+    std::vector<const float *> from;
+};
+
+std::shared_ptr<Transpose> make_transpose(int width, int64_t D)
+{
+    auto made = std::make_shared<Transpose>();
+    made->lines = normal(width * 12 * D, 1);
+    made->panel = normal(D * width, 2);
+    made->divisor = bench::floats(width);
+    std::fill_n(made->divisor.get(), width, 2.0f);
+    for (int i = 0; i < width; i++) {
+        made->to.push_back(made->lines.get() + i * 12 * D);
+        made->from.push_back(made->to.back());
+    }
+    return made;
+}
+
+/* Queries of one head of 12 into a panel, read and written. */
+void pack(Prepared &made, int64_t D)
+{
+    const headway_row *row = made.row;
+    const int width = row->vectors * row->lanes;
+    auto data = make_transpose(width, D);
+    made.bytes = 8.0 * double(D * width);
+    made.run = [=] { row->pack(data->panel.get(), width, data->from.data(), width, D, 0.5f); };
+    made.run();
+    for (int i = 0; i < width; i++)
+        for (int64_t p = 0; p < D; p++)
+            if (!(data->panel[p * width + i] == data->from[size_t(i)][p] * 0.5f))
+                made.error = "FAIL: a packed value is another";
+}
+
+void unpack(Prepared &made, int64_t D)
+{
+    const headway_row *row = made.row;
+    const int width = row->vectors * row->lanes;
+    auto data = make_transpose(width, D);
+    made.bytes = 8.0 * double(D * width);
+    made.run = [=] {
+        row->unpack(data->to.data(), width, data->panel.get(), width, D, data->divisor.get());
+    };
+    made.run();
+    for (int i = 0; i < width; i++)
+        for (int64_t p = 0; p < D; p++)
+            if (!(data->to[size_t(i)][p] == data->panel[p * width + i] / 2.0f))
+                made.error = "FAIL: an unpacked value is another";
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    struct Case {
+        std::string kernel, sizes;
+        std::function<void(Prepared &)> make;
+    };
+    std::vector<Case> cases;
+    bench::take_options(argc, argv);
+    for (int64_t D : {32, 64, 80, 128}) {
+        const std::string sizes = "d" + std::to_string(D);
+        cases.push_back({"scores", sizes, [D](Prepared &made) { scores(made, D); }});
+        cases.push_back({"values", sizes, [D](Prepared &made) { values(made, D); }});
+        cases.push_back({"pack", sizes, [D](Prepared &made) { pack(made, D); }});
+        cases.push_back({"unpack", sizes, [D](Prepared &made) { unpack(made, D); }});
+    }
+    for (int64_t m : {1, 16, 128})
+        cases.push_back({"projection", "m" + std::to_string(m) + "k768",
+                         [m](Prepared &made) { projection(made, m, 768); }});
+    cases.push_back({"softmax", "keys128", [](Prepared &made) { softmax(made, keys); }});
+    std::stable_sort(cases.begin(), cases.end(),
+                     [](const Case &a, const Case &b) { return a.kernel < b.kernel; });
+    for (const Case &one : cases)
+        for (const headway_row *row : bench::rows())
+            bench::register_case("kernels/" + one.kernel + "/" + row->name + "/" + one.sizes,
+                                 [=, make = one.make](Prepared &made) {
+                                     made.row = row;
+                                     made.label = row->name;
+                                     made.from_memory = false;
+                                     make(made);
+                                 });
+    return bench::run_all();
+}

@@ -1,0 +1,314 @@
+/* layer/<who>/f32/<shape>/threads:<N>: self-attention with biases, projections included, and others'
+ * beside it. */
+#include "attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+extern "C" {
+#include "core/linear.h"
+#include "oracle/reference.h"
+}
+
+namespace {
+
+using bench::Expected;
+using bench::Floats;
+using bench::Prepared;
+using bench::Shape;
+using bench::Who;
+
+const std::vector<Shape> standard = {
+    {"tiny", 1, 4, 4, 16, 16, 16, 16, false, 0},
+    {"mini", 1, 12, 12, 128, 128, 32, 32, false, 0},
+    {"base128", 1, 12, 12, 128, 128, 64, 64, false, 0},
+    {"base512", 1, 12, 12, 512, 512, 64, 64, false, 0},
+    {"base512b8", 8, 12, 12, 512, 512, 64, 64, false, 0},
+    {"large", 1, 16, 16, 512, 512, 64, 64, false, 0},
+};
+
+/* One weight matrix (outputs, inputs) with its bias, and tensors on both. */
+struct Weight {
+    Weight(int64_t outputs, int64_t inputs, uint64_t seed)
+        : matrix(bench::floats(outputs * inputs)), bias(bench::floats(outputs))
+    {
+        const int64_t shape[] = {outputs, inputs};
+        bench::fill_normal(matrix.get(), outputs * inputs, seed, 1.0f / std::sqrt(float(inputs)));
+        bench::fill_normal(bias.get(), outputs, seed + 100, 0.1f);
+        tensor = headway_tensor_dense(matrix.get(), HEADWAY_F32, 2, shape);
+        bias_tensor = headway_tensor_dense(bias.get(), HEADWAY_F32, 1, shape);
+    }
+    Floats matrix, bias;
+    headway_tensor tensor, bias_tensor;
+};
+
+/* A layer of E = Hq * D inputs and outputs, and an input. Lq != Lk: the keys come from another one. */
+struct Data {
+    explicit Data(const Shape &given)
+        : shape(given), E(given.Hq * given.D), query(bench::floats(given.B * given.Lq * E)),
+          key(bench::floats(given.B * given.Lk * E)), q(E, E, 11), k(given.Hkv * given.D, E, 12),
+          v(given.Hkv * given.Dv, E, 13), o(E, given.Hq * given.Dv, 14)
+    {
+        const int64_t x[] = {shape.B, shape.Lq, E}, y[] = {shape.B, shape.Lk, E};
+        bench::fill_normal(query.get(), x[0] * x[1] * x[2], 1, 1.0f);
+        bench::fill_normal(key.get(), y[0] * y[1] * y[2], 2, 1.0f);
+        query_tensor = headway_tensor_dense(query.get(), HEADWAY_F32, 3, x);
+        key_tensor = headway_tensor_dense(key.get(), HEADWAY_F32, 3, y);
+        key_or_null = shape.Lq == shape.Lk ? nullptr : &key_tensor;
+        params.causal = shape.causal ? HEADWAY_CAUSAL_BOTTOM_RIGHT : HEADWAY_CAUSAL_NONE;
+        config.heads = shape.Hq;
+        config.kv_heads = shape.Hkv;
+        config.head_size = shape.D;
+        config.value_head_size = shape.Dv;
+        weights.query = &q.tensor;
+        weights.query_bias = &q.bias_tensor;
+        weights.key = &k.tensor;
+        weights.key_bias = &k.bias_tensor;
+        weights.value = &v.tensor;
+        weights.value_bias = &v.bias_tensor;
+        weights.out = &o.tensor;
+        weights.out_bias = &o.bias_tensor;
+    }
+    Data(const Data &) = delete;
+    Data &operator=(const Data &) = delete;
+
+    int64_t out_count() const { return shape.B * shape.Lq * E; }
+    double flops() const
+    {
+        const double per_query = double(E * shape.Hq * (shape.D + shape.Dv));
+        const double per_key = double(E * shape.Hkv * (shape.D + shape.Dv));
+        return 2.0 * double(shape.B) * (double(shape.Lq) * per_query + double(shape.Lk) * per_key) +
+               shape.attention_flops();
+    }
+    /* Weights, input and output once. */
+    double bytes() const
+    {
+        const double per_head = double(E * (shape.D + shape.Dv));
+        const int64_t tokens = 2 * shape.Lq + (key_or_null ? shape.Lk : 0);
+        return 4.0 * (per_head * double(shape.Hq + shape.Hkv) + double(shape.B * tokens * E));
+    }
+
+    Shape shape;
+    int64_t E;
+    Floats query, key;
+    Weight q, k, v, o;
+    headway_tensor query_tensor, key_tensor;
+    const headway_tensor *key_or_null;
+    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
+    headway_mha_weights weights = HEADWAY_MHA_WEIGHTS_INIT;
+    Expected expected;
+};
+
+/* The unfused layer: our packed projections into dense Q, K and V, the unfused attention, ours again. */
+class UnfusedLayer {
+public:
+    UnfusedLayer(const headway_row *row, int threads, const Data &data)
+        : row_(row), threads_(threads), data_(data), attention_(row, threads, data.shape),
+          q_(pack(data.q, data.E, data.shape.Hq * data.shape.D)),
+          k_(pack(data.k, data.E, data.shape.Hkv * data.shape.D)),
+          v_(pack(data.v, data.E, data.shape.Hkv * data.shape.Dv)),
+          o_(pack(data.o, data.shape.Hq * data.shape.Dv, data.E)),
+          query_(bench::floats(data.shape.B * data.shape.Lq * data.shape.Hq * data.shape.D)),
+          key_(bench::floats(data.shape.B * data.shape.Lk * data.shape.Hkv * data.shape.D)),
+          value_(bench::floats(data.shape.B * data.shape.Lk * data.shape.Hkv * data.shape.Dv)),
+          heads_(bench::floats(data.shape.B * data.shape.Lq * data.shape.Hq * data.shape.Dv))
+    {
+    }
+
+    void run(float *out)
+    {
+        const Shape &shape = data_.shape;
+        const float *key = data_.key_or_null ? data_.key.get() : data_.query.get();
+        project(q_, data_.query.get(), query_.get(), shape.B * shape.Lq);
+        project(k_, key, key_.get(), shape.B * shape.Lk);
+        project(v_, key, value_.get(), shape.B * shape.Lk);
+        attention_.run(query_.get(), key_.get(), value_.get(), heads_.get());
+        project(o_, heads_.get(), out, shape.B * shape.Lq);
+    }
+
+    int64_t bytes() const
+    {
+        const Shape &s = data_.shape;
+        return attention_.bytes() +
+               4 * s.B * (s.D + s.Dv) * (s.Lq * s.Hq + s.Lk * s.Hkv);
+    }
+
+private:
+    struct Packed {
+        headway_linear linear;
+        Floats room;
+    };
+
+    Packed pack(const Weight &weight, int64_t inputs, int64_t outputs) const
+    {
+        Packed packed{};
+        int64_t count = 0;
+        headway_weight_view view{};
+        std::vector<float> zeros(size_t(inputs), 0.0f), spare(size_t(inputs * HEADWAY_MAX_WIDTH));
+        if (headway_linear_plan(&packed.linear, row_, inputs, 1, outputs, 1, &count) != 0)
+            std::abort();
+        packed.room = bench::floats(count);
+        view.data = weight.matrix.get();
+        view.channel_stride = inputs;
+        view.input_stride = 1;
+        view.bias = weight.bias.get();
+        view.bias_channel = 1;
+        headway_linear_pack(&packed.linear, row_, &view, packed.room.get(), zeros.data());
+        return packed;
+    }
+
+    void project(const Packed &packed, const float *x, float *y, int64_t rows) const
+    {
+        headway_linear_job job{};
+        job.linear = &packed.linear;
+        job.x = x;
+        job.x_row = packed.linear.inputs;
+        job.y = y;
+        job.y_row = packed.linear.size;
+        job.batch = 1;
+        job.rows = rows;
+        headway_linear_run(row_, threads_, &job, 1);
+    }
+
+    const headway_row *row_;
+    int threads_;
+    const Data &data_;
+    bench::Unfused attention_;
+    Packed q_, k_, v_, o_;
+    Floats query_, key_, value_, heads_;
+};
+
+void expect(Data &data)
+{
+    const int64_t count = data.out_count();
+    if (data.flops() <= bench::reference_flops) {
+        headway_reference_out results{};
+        data.expected.values.resize(size_t(count));
+        data.expected.bounds.resize(size_t(count));
+        results.out = data.expected.values.data();
+        results.out_bound = data.expected.bounds.data();
+        if (headway_reference_mha(&data.config, &data.weights, &data.params, &data.query_tensor,
+                                  data.key_or_null, nullptr, &results) == 0)
+            return;
+    }
+    Floats out = bench::floats(count);
+    UnfusedLayer(bench::rows()[0], 1, data).run(out.get());
+    data.expected = bench::expect_like(out.get(), count);
+}
+
+std::shared_ptr<Data> data_of(const Shape &shape)
+{
+    static std::shared_ptr<Data> latest;
+    if (!latest || latest->shape.name != shape.name) {
+        latest.reset();
+        latest = std::make_shared<Data>(shape);
+        expect(*latest);
+    }
+    return latest;
+}
+
+/* The engine outlives the layer. */
+struct Layer {
+    bench::Engine engine;
+    headway_mha *layer = nullptr;
+    ~Layer() { headway_mha_destroy(layer); }
+};
+
+void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out)
+{
+    auto made_layer = std::make_shared<Layer>();
+    size_t bytes = 0;
+    made_layer->engine = bench::make_engine(made.row, made.threads);
+    if (!made_layer->engine) {
+        made.error = "skipped: this machine gives fewer threads";
+        return;
+    }
+    if (headway_mha_create(made_layer->engine.get(), &data.config, &data.weights,
+                           &made_layer->layer) != HEADWAY_OK ||
+        headway_mha_workspace(made_layer->layer, &data.params, &data.query_tensor, data.key_or_null,
+                              nullptr, &bytes) != HEADWAY_OK) {
+        made.error = "FAIL: the layer was refused";
+        return;
+    }
+    Floats workspace = bench::floats(int64_t(bytes / 4 + 1));
+    made.workspace = int64_t(bytes);
+    made.run = [=, &data, error = &made.error] {
+        if (headway_mha_forward(made_layer->layer, &data.params, &data.query_tensor, data.key_or_null,
+                                nullptr, &out, workspace.get(), bytes) != HEADWAY_OK)
+            *error = "FAIL: headway_mha_forward";
+    };
+}
+
+void prepare_onednn(Prepared &made, headway_onednn_path path, const Data &data,
+                    const headway_tensor &out)
+{
+    char note[512] = "";
+    bench::set_openmp_threads(made.threads);
+    std::shared_ptr<headway_onednn> onednn(
+        headway_onednn_mha(path, &data.config, &data.weights, &data.params, &data.query_tensor,
+                           data.key_or_null, nullptr, &out, note, sizeof note),
+        headway_onednn_free);
+    made.label = note;
+    if (!onednn) {
+        made.error = note;
+        return;
+    }
+    made.run = [=, threads = made.threads, error = &made.error] {
+        bench::set_openmp_threads(threads);
+        if (headway_onednn_run(onednn.get()) != 0)
+            *error = "FAIL: oneDNN reported a failure";
+    };
+}
+
+void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
+{
+    made.row = who.row;
+    made.label = who.row->name;
+    std::shared_ptr<Data> data = data_of(shape);
+    made.flops = data->flops();
+    made.bytes = data->bytes();
+    made.error = bench::too_slow(who.row, made.threads, made.flops, slow);
+    if (!made.error.empty())
+        return;
+    const int64_t sizes[] = {shape.B, shape.Lq, data->E};
+    Floats out = bench::floats(data->out_count());
+    std::fill_n(out.get(), data->out_count(), NAN);
+    auto out_tensor = std::make_shared<headway_tensor>(
+        headway_tensor_dense(out.get(), HEADWAY_F32, 3, sizes));
+    made.owned = {data, out, out_tensor};
+    if (who.kind == Who::Headway) {
+        prepare_headway(made, *data, *out_tensor);
+    } else if (who.kind == Who::UnfusedPath) {
+        auto unfused = std::make_shared<UnfusedLayer>(who.row, made.threads, *data);
+        made.workspace = unfused->bytes();
+        made.run = [=] { unfused->run(out.get()); };
+    } else {
+        prepare_onednn(made, who.kind == Who::Graph ? HEADWAY_ONEDNN_GRAPH : HEADWAY_ONEDNN_PRIMITIVES,
+                       *data, *out_tensor);
+    }
+    if (made.error.empty())
+        made.run();
+    if (made.error.empty())
+        made.error = data->expected.check(out.get());
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    const bench::Options options = bench::take_options(argc, argv);
+    std::vector<Shape> shapes = standard;
+    shapes.insert(shapes.end(), options.shapes.begin(), options.shapes.end());
+    for (const Shape &shape : shapes)
+        for (int threads : options.threads)
+            for (const Who &who : bench::everybody()) {
+                const std::string name = "layer/" + who.name + "/f32/" + shape.name +
+                                         "/threads:" + std::to_string(threads);
+                bench::register_case(name, [=, slow = options.slow](Prepared &made) {
+                    made.threads = threads;
+                    prepare(made, who, shape, slow);
+                });
+            }
+    return bench::run_all();
+}
