@@ -19,8 +19,10 @@
 
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
 #define LANES 16
@@ -61,7 +63,7 @@ static inline __attribute__((always_inline)) void tile(const int rows, const int
                 acc[r][v] = _mm512_setzero_ps();
     }
 
-    for (int64_t p = g->k; p > 0; p--) {
+    UNROLL_TWICE for (int64_t p = g->k; p > 0; p--) {
         __m512 line[HEADWAY_MAX_VECTORS];
         UNROLL for (int v = 0; v < vectors; v++)
             line[v] = _mm512_loadu_ps(b + v * LANES);
