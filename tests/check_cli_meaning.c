@@ -33,7 +33,7 @@ static void write_masks(void) {
     double bits[35], added[35], offsets[2] = {2, 2}, full[2] = {5, 5}, keys[2] = {7, 7};
     for (int i = 0; i < 35; i++) {
         bits[i] = (i * 7) % 3 != 0;
-        added[i] = bits[i] ? 0 : -INFINITY;
+        added[i] = bits[i] != 0 ? 0 : -INFINITY;
     }
     const int64_t shape[2] = {5, 7}, four[4] = {1, 1, 5, 7};
     cli_write("mb.npy", ARRAY_BOOL, 2, shape, bits);
@@ -45,10 +45,10 @@ static void write_masks(void) {
     cli_write("md.npy", ARRAY_F64, 2, shape, added);
     cli_write("m01.npy", ARRAY_F32, 2, shape, bits);
     for (int i = 0; i < 35; i++)
-        added[i] = bits[i] ? 0 : -1e300;
+        added[i] = bits[i] != 0 ? 0 : -1e300;
     cli_write("mfar.npy", ARRAY_F64, 2, shape, added);
     for (int i = 0; i < 35; i++)
-        added[i] = bits[i] ? 0 : -3.4028234663852886e38;
+        added[i] = bits[i] != 0 ? 0 : -3.4028234663852886e38;
     cli_write("mmax.npy", ARRAY_F32, 2, shape, added);
     cli_write("two.npy", ARRAY_I32, 1, (int64_t[]){2}, offsets);
     cli_write("five.npy", ARRAY_I64, 1, (int64_t[]){2}, full);
