@@ -9,7 +9,7 @@
 #include "check.h"
 #include "headway/headway.h"
 
-enum { MAX_BATCH = 16 };
+enum { MAX_BATCH = 32 };
 
 struct shape {
     int64_t batch, queries, keys, heads, kv_heads, size, value_size;

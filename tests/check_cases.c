@@ -1,0 +1,137 @@
+/* Faults that systems of this kind have had, as named cases with the right answer, on every row. Those
+ * that need an option of a later version are skipped by name. --quick takes a sample. */
+#include "check_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/kernels.h"
+
+int quick;
+
+static const struct {
+    const char *ids, *option;
+} later[] = {
+    {"C09, C11, C13, C15", "windows"},
+    {"D01, D03, D05", "softcap"},
+    {"D07, D09", "ALiBi slopes"},
+    {"F01, F03, F05, F07", "half precision"},
+    {"L01, L03, L05, L07, L11, L13, L15", "caches and split keys"},
+};
+
+struct answer answer_of(const struct subject *s, const struct problem *p)
+{
+    return attend(s->one, p, LAYOUT_DENSE, 1);
+}
+
+void expect_reference(const struct subject *s, struct problem *p)
+{
+    static unsigned turn;
+    struct expected e = expect(p);
+    struct answer a = answer_of(s, p), b = attend(s->seven, p, turn % LAYOUTS, turn & 1);
+    turn++;
+    compare(p, &a, &e);
+    compare_bits(&b, &a, problem_name(p));
+    answer_free(&a);
+    answer_free(&b);
+    expected_free(&e);
+    problem_free(p);
+}
+
+headway_status call_with_mask(const struct subject *s, const struct problem *p,
+                              const headway_tensor *mask, float *out)
+{
+    const struct shape *x = &p->shape;
+    const int64_t query_shape[4] = {x->batch, x->queries, x->heads, x->size};
+    const int64_t key_shape[4] = {x->batch, x->keys, x->kv_heads, x->size};
+    const int64_t value_shape[4] = {x->batch, x->keys, x->kv_heads, x->value_size};
+    const int64_t out_shape[4] = {x->batch, x->queries, x->heads, x->value_size};
+    const headway_tensor query = headway_tensor_dense(p->query, HEADWAY_F32, 4, query_shape);
+    const headway_tensor key = headway_tensor_dense(p->key, HEADWAY_F32, 4, key_shape);
+    const headway_tensor value = headway_tensor_dense(p->value, HEADWAY_F32, 4, value_shape);
+    const headway_tensor to = headway_tensor_dense(out, HEADWAY_F32, 4, out_shape);
+    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    size_t bytes = 0;
+
+    params.mask = mask;
+    headway_status status =
+        headway_attention_workspace(s->one, &params, &query, &key, &value, &bytes);
+    void *workspace = check_guard(bytes, 0);
+    if (status == HEADWAY_OK)
+        status = headway_attention(s->one, &params, &query, &key, &value, &to, workspace, bytes);
+    check_guard_free(workspace);
+    return status;
+}
+
+void fill(float *to, int64_t count, float value)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = value;
+}
+
+void fill_all(struct problem *p, float query, float key, float value)
+{
+    const struct shape *s = &p->shape;
+    fill(p->query, s->batch * s->queries * s->heads * s->size, query);
+    fill(p->key, s->batch * s->keys * s->kv_heads * s->size, key);
+    fill(p->value, s->batch * s->keys * s->kv_heads * s->value_size, value);
+}
+
+void number_values(struct problem *p)
+{
+    const struct shape *s = &p->shape;
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t j = 0; j < s->keys; j++)
+            fill(value_line(p, b, j, 0), s->kv_heads * s->value_size, (float)j);
+}
+
+void expect_row(const struct problem *p, const struct answer *a, int64_t i, double expected, int exactly)
+{
+    const double tolerance = exactly ? 0 : 1e-6 + 1e-5 * fabs(expected);
+    for (int64_t b = 0; b < p->shape.batch; b++)
+        for (int64_t h = 0; h < p->shape.heads; h++)
+            for (int64_t d = 0; d < p->shape.value_size; d++) {
+                const double got = (double)out_line(p, a, b, i, h)[d];
+                CHECK(fabs(got - expected) <= tolerance, "%s: row %lld of head %lld is %.9g, expected %.9g",
+                      problem_name(p), (long long)i, (long long)h, got, expected);
+            }
+}
+
+void expect_no_key(const struct problem *p, const struct answer *a, int64_t i)
+{
+    expect_row(p, a, i, 0, 1);
+    for (int64_t b = 0; b < p->shape.batch; b++)
+        for (int64_t h = 0; h < p->shape.heads; h++)
+            CHECK(*lse_at(p, a, b, i, h) == -INFINITY, "%s: lse of row %lld is %g", problem_name(p),
+                  (long long)i, (double)*lse_at(p, a, b, i, h));
+}
+
+static void run(const struct subject *s, const struct entry *entry)
+{
+    for (; entry->id; entry++)
+        if (check_case("%s: %s, %s", s->isa, entry->id, entry->title))
+            entry->body(s);
+}
+
+int main(int argc, char **argv)
+{
+    const struct headway_row *row;
+    int index = 0;
+    check_begin(argc, argv);
+    quick = (int)check_option("--quick", 0);
+    while ((row = check_next_row(&index)) != NULL) {
+        const struct subject s = {row->name, engine_make(row->name, 1), engine_make(row->name, 7)};
+        run(&s, empty_cases);
+        run(&s, mask_cases);
+        run(&s, number_cases);
+        run(&s, shape_cases);
+        headway_engine_destroy(s.one);
+        headway_engine_destroy(s.seven);
+    }
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++) {
+        char reason[80] = "not in this version: ";
+        check_skip(later[i].ids, strcat(reason, later[i].option));
+    }
+    return check_end();
+}
