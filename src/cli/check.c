@@ -3,21 +3,25 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Offset into a dense array as "(2,5,17)". */
+/* "(2,5,17)" */
+static const char *list(const int64_t *numbers, int count, char *text, size_t size) {
+    size_t used = (size_t)snprintf(text, size, "(");
+    for (int i = 0; i < count && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "",
+                                 (long long)numbers[i]);
+    if (used < size)
+        snprintf(text + used, size - used, ")");
+    return text;
+}
+
+/* Where an offset into a dense array lies. */
 static const char *place(const struct array *array, int64_t at, char *text, size_t size) {
     int64_t index[ARRAY_MAX_RANK];
-    size_t used = 0;
     for (int axis = array->rank - 1; axis >= 0; axis--) {
         index[axis] = at % array->shape[axis];
         at /= array->shape[axis];
     }
-    text[0] = '\0';
-    for (int axis = 0; axis < array->rank && used < size; axis++)
-        used += (size_t)snprintf(text + used, size - used, "%c%lld", axis ? ',' : '(',
-                                 (long long)index[axis]);
-    if (used < size)
-        snprintf(text + used, size - used, ")");
-    return text;
+    return list(index, array->rank, text, size);
 }
 
 static void print(const char *output, const char *against, const struct array *array,
@@ -49,13 +53,16 @@ static int check_file(const struct problem *p, const struct answer *answer, cons
                       int *differs, char *error) {
     struct array expected = {0};
     struct comparison c;
+    char given[128], wanted[128];
     if (npy_read(path, &expected, error))
         return -1;
     int same = expected.rank == p->result.rank, failed = -1;
     for (int axis = 0; same && axis < expected.rank; axis++)
         same = expected.shape[axis] == p->result.shape[axis];
     if (!same)
-        snprintf(error, ERROR_SIZE, "--against: %.200s has another shape than the output", path);
+        snprintf(error, ERROR_SIZE, "--against: %.200s has shape %s, the output's, %s, expected",
+                 path, list(expected.shape, expected.rank, given, sizeof given),
+                 list(p->result.shape, p->result.rank, wanted, sizeof wanted));
     else if (expected.type != ARRAY_F32 && expected.type != ARRAY_F16 &&
              expected.type != ARRAY_BF16 && expected.type != ARRAY_F64)
         snprintf(error, ERROR_SIZE, "--against: %.200s holds %s, a float type expected", path,
