@@ -360,6 +360,14 @@ static void check_bounds(void) {
     expect(lse, &l, 1, 1e-14, "lse");
     wanted = e + rounding + 2 * u * l;
     expect(lse_bound, &wanted, 1, 1e-12 * wanted, "lse bound");
+    /* A weight of e^-87.5, which f32 may drop, on a value so large that it shows. */
+    const float one = 1, apart[2] = {0, -87.5f}, huge[2] = {0, 3e38f};
+    query = dense(&one, HEADWAY_F32, 4, 1, 1, 1, 1);
+    key = dense(apart, HEADWAY_F32, 4, 1, 2, 1, 1);
+    value = dense(huge, HEADWAY_F32, 4, 1, 2, 1, 1);
+    attend(NULL, &query, &key, &value);
+    CHECK(out[0] > 2.99 && out[0] < 3 && bound[0] > out[0] && bound[0] < 5 * out[0],
+          "a dropped weight: %g, bound %g", out[0], bound[0]);
 }
 
 /* ---- the layer ------------------------------------------------------------------------------- */

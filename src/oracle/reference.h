@@ -6,8 +6,8 @@
 #include "headway/headway.h"
 
 /* Where results go: dense arrays, each may be NULL. Rows beyond a query length are 0 (lse: -inf).
- * The bounds say how far an f32 result of Headway may be from the value beside it (headway.h), one for
- * each element. */
+ * The bounds say how far an f32 result of Headway may be from the value beside it (headway.h), one
+ * for each element. */
 struct headway_reference_out {
     double *out;       /* attention (B, Lq, Hq, Dv), layer (B, Lq, Eo) */
     double *out_bound; /* same shape */
@@ -16,8 +16,8 @@ struct headway_reference_out {
     double *probs;     /* (B, Hq, Lq, Lk): the attention weights */
 };
 
-/* Arguments as headway_attention() and headway_mha_forward() take them and have checked them. Returns
- * 0, or -1 when memory ran out. */
+/* Arguments as headway_attention() and headway_mha_forward() take them and have checked them.
+ * Returns 0, or -1 when memory ran out. */
 int headway_reference_attention(const headway_attention_params *params, const headway_tensor *query,
                                 const headway_tensor *key, const headway_tensor *value,
                                 const struct headway_reference_out *results);

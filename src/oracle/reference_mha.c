@@ -71,7 +71,8 @@ static void project_block(const struct matrix *m, const double *x, const double 
     }
     for (int64_t c = 0; c < count; c++) {
         out[first + c] = m->bias ? sum[c] + m->bias[first + c] : sum[c];
-        error[first + c] = off[c] + ROUNDOFF * (fabs(out[first + c]) + off[c]);
+        error[first + c] = off[c] + ROUNDOFF * (fabs(out[first + c]) + off[c]) +
+                           ((double)m->inputs + 2) * SUBNORMAL;
     }
 }
 

@@ -4,7 +4,8 @@
 
 #include "oracle/reference.h"
 
-#define ROUNDOFF 0x1p-24 /* u of headway.h */
+#define ROUNDOFF 0x1p-24   /* u of headway.h */
+#define SUBNORMAL 0x1p-150 /* half the distance of subnormal floats */
 
 /* Dense (B, L, H, D); error NULL: the elements are exact. */
 struct operand {
