@@ -151,7 +151,7 @@ static struct headway_softmax describe(const struct softmax_case *x, struct bloc
 static double power(double t, double dt, double *error)
 {
     const double value = exp2(2 * t);
-    *error = value * (2 * 0x1p-23 + 1.4 * dt) * (1 + 0x1p-10);
+    *error = value * (2 * 0x1p-23 + expm1(1.38629437 * dt)) * (1 + 0x1p-10);
     if (2 * (t - dt) <= -125.5)
         *error += 0x1p-125;
     return value;
