@@ -32,7 +32,7 @@ static struct {
     int passed, failed, skipped;
 } run;
 
-/* ---- options ---------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static void usage(const char *problem, const char *what)
 {
@@ -120,7 +120,8 @@ void check_begin(int argc, char **argv)
                             : strcmp(option, "--case") == 0    ? &run.only
                             : strcmp(option, "--require") == 0 ? &run.required
                                                                : NULL;
-        const int is_seed = strcmp(option, "--seed") == 0, is_slack = strcmp(option, "--slack") == 0;
+        const int is_seed = strcmp(option, "--seed") == 0,
+                  is_slack = strcmp(option, "--slack") == 0;
         if ((text || is_seed || is_slack) && !value)
             usage("nothing behind", option);
         if (text) {
@@ -177,7 +178,7 @@ const struct headway_row *check_next_row(int *index)
     return NULL;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------ */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static void close_case(void)
 {
@@ -257,7 +258,7 @@ int check_end(void)
     return ran ? 0 : EXIT_SKIPPED;
 }
 
-/* ---- guarded memory --------------------------------------------------------------------------- */
+/* ---- guarded memory -------------------------------------------------------------------------- */
 
 /* Mappings are kept for reuse: a test asks for the same few sizes thousands of times. */
 struct mapping {
@@ -329,14 +330,13 @@ void check_guard_free(void *memory)
         return;
     }
     *at = m->next;
-    CHECK(is_filled(m->pages, m->memory) &&
-              is_filled(m->memory + m->bytes, m->pages + m->size),
+    CHECK(is_filled(m->pages, m->memory) && is_filled(m->memory + m->bytes, m->pages + m->size),
           "memory beside a buffer of %zu bytes was written", m->bytes);
     m->next = spare;
     spare = m;
 }
 
-/* ---- comparison ------------------------------------------------------------------------------- */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
 static uint32_t bits_of(float x)
 {
@@ -351,9 +351,10 @@ void check_bits(const float *got, const float *expected, int64_t count, const ch
         const uint32_t g = bits_of(got[i]), e = bits_of(expected[i]);
         if (g == e || (isnan(got[i]) && isnan(expected[i])))
             continue;
-        CHECK(0, "%s: element %" PRId64 " of %" PRId64 " is %.9g (%08" PRIx32
-              "), expected %.9g (%08" PRIx32 ")", what, i, count, (double)got[i], g,
-              (double)expected[i], e);
+        CHECK(0,
+              "%s: element %" PRId64 " of %" PRId64 " is %.9g (%08" PRIx32
+              "), expected %.9g (%08" PRIx32 ")",
+              what, i, count, (double)got[i], g, (double)expected[i], e);
         return;
     }
 }
@@ -381,8 +382,8 @@ double check_bound(const float *got, const double *expected, const double *bound
         }
     }
     if (!(largest <= 1))
-        CHECK(0, "%s: element %" PRId64 " of %" PRId64 " is %.9g, expected %.17g +- %.3g", what, worst,
-              count, (double)got[worst], expected[worst], bound[worst]);
+        CHECK(0, "%s: element %" PRId64 " of %" PRId64 " is %.9g, expected %.17g +- %.3g", what,
+              worst, count, (double)got[worst], expected[worst], bound[worst]);
     return largest;
 }
 
@@ -394,7 +395,7 @@ void check_poison(float *memory, int64_t count)
     }
 }
 
-/* ---- random numbers --------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
 /* splitmix64 (Steele, Lea, Flood 2014) with its published constants. */
 uint64_t check_random(uint64_t *state)

@@ -5,8 +5,8 @@
  *   t <= -62.75        exactly 0; all floats to -64, every 257th from there to -infinity
  *   t NaN              NaN; every 257th payload of either sign
  *
- * A block that starts with row_max = 0 and has no score above 0 keeps 0 as its reference, so that the
- * scores are t themselves. The other rows are compared with the scalar row, the scalar row with double.
+ * A block that starts with row_max = 0 and has no score above 0 keeps 0 as its reference, so that
+ * the scores are t themselves. The other rows are compared with the scalar row, that with double.
  * --stride N takes every N-th float; N = 1 takes all of them. --threads N. */
 #include <inttypes.h>
 #include <math.h>
@@ -143,7 +143,8 @@ static void against_scalar(struct finding *finding, const float *t, const float 
     if (memcmp(got, expected, (size_t)n * sizeof *got) == 0)
         return;
     for (int i = 0; i < n; i++)
-        if (memcmp(&got[i], &expected[i], sizeof *got) != 0 && !(isnan(got[i]) && isnan(expected[i])))
+        if (memcmp(&got[i], &expected[i], sizeof *got) != 0 &&
+            !(isnan(got[i]) && isnan(expected[i])))
             note(finding, t[i], got[i], expected[i]);
 }
 
@@ -192,7 +193,8 @@ static void report(const struct worker *workers, int threads)
             const struct finding *f = &workers[i].row[r];
             wrong += f->count;
             CHECK(!f->count, "e(%a) is %a, expected %a%s", (double)f->t, (double)f->got,
-                  (double)f->expected, rows[r] == scalar ? " within 2 ulp" : " like the scalar row");
+                  (double)f->expected,
+                  rows[r] == scalar ? " within 2 ulp" : " like the scalar row");
         }
         if (wrong)
             printf("%s exp %" PRId64 " floats, %" PRId64 " wrong\n", rows[r]->name, floats, wrong);

@@ -1,5 +1,5 @@
-/* The harness itself: what must fail fails, and what must pass passes. Each probe runs in a process of
- * its own, whose exit status is the answer. */
+/* The harness itself: what must fail fails, and what must pass passes. Each probe runs in a process
+ * of its own, whose exit status is the answer. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
-/* Every kernel of every built row that runs here, on every tile size: guarded operands flush to either
- * unreadable page, poison in what must not be read, surroundings unchanged, the scalar row's bits, the
- * scalar row's error against double, special values, and the floating-point environment.
+/* Every kernel of every built row that runs here, on every tile size: guarded operands flush to
+ * either unreadable page, poison in what must not be read, surroundings unchanged, the scalar row's
+ * bits, the scalar row's error against double, special values, and the floating-point environment.
  * --quick takes a sample, for emulators. */
 #define _GNU_SOURCE
 #include <fenv.h>
@@ -48,7 +48,7 @@ void fill_normal(struct subject *s, float *to, int64_t count, float scale)
     }
 }
 
-/* ---- operands --------------------------------------------------------------------------------- */
+/* ---- operands -------------------------------------------------------------------------------- */
 
 static void *guarded_bytes(const void *from, size_t bytes, int at_end)
 {
@@ -88,15 +88,17 @@ void release_written(struct subject *s, float *buffer, const float *expected, in
             memcpy(&want, &expected[i], sizeof want);
             if (got == want || (inside && isnan(buffer[i]) && isnan(expected[i])))
                 continue;
-            CHECK(0, "%s: %s[%" PRId64 "] of %" PRId64 "%s is %.9g (%08" PRIx32 "), expected %.9g (%08"
-                  PRIx32 ")", s->label, name, i, count, inside ? "" : ", not to be written,",
-                  (double)buffer[i], got, (double)expected[i], want);
+            CHECK(0,
+                  "%s: %s[%" PRId64 "] of %" PRId64 "%s is %.9g (%08" PRIx32
+                  "), expected %.9g (%08" PRIx32 ")",
+                  s->label, name, i, count, inside ? "" : ", not to be written,", (double)buffer[i],
+                  got, (double)expected[i], want);
             break;
         }
     check_guard_free(buffer);
 }
 
-/* ---- floating-point environment ---------------------------------------------------------------- */
+/* ---- floating-point environment -------------------------------------------------------------- */
 
 /* Rounding, flushing to zero and traps, without the flags that operations raise. */
 static uint64_t control(void)
@@ -125,10 +127,11 @@ void environment_leave(struct subject *s, int finite)
     const int raised = fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
     CHECK(control() == entered, "%s: the floating-point control word changed", s->label);
     CHECK(!finite || !raised, "%s: raised%s%s%s", s->label, raised & FE_INVALID ? " invalid" : "",
-          raised & FE_DIVBYZERO ? " division by zero" : "", raised & FE_OVERFLOW ? " overflow" : "");
+          raised & FE_DIVBYZERO ? " division by zero" : "",
+          raised & FE_OVERFLOW ? " overflow" : "");
 }
 
-/* ---- peak ------------------------------------------------------------------------------------- */
+/* ---- peak ------------------------------------------------------------------------------------ */
 
 void check_peak(struct subject *s)
 {
@@ -151,7 +154,7 @@ void check_peak(struct subject *s)
         }
 }
 
-/* ---- all of it -------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
@@ -164,7 +167,8 @@ static const struct {
 /* Says which case touched what it must not; the signal then takes its course. */
 static void say_case(int number)
 {
-    const char *words[] = {subject.row->name, ": FAIL memory fault in the case: ", subject.label, "\n"};
+    const char *words[] = {subject.row->name, ": FAIL memory fault in the case: ", subject.label,
+                           "\n"};
     for (int i = 0; i < 4; i++)
         if (write(STDOUT_FILENO, words[i], strlen(words[i])) < 0)
             break;

@@ -1,5 +1,5 @@
-/* What the parts of check_kernels share: the row under test, guarded operands, and the scalar row driven
- * over tiles of any width. */
+/* What the parts of check_kernels share: the row under test, guarded operands, and the scalar row
+ * driven over tiles of any width. */
 #ifndef HEADWAY_CHECK_KERNELS_H
 #define HEADWAY_CHECK_KERNELS_H
 
@@ -43,8 +43,8 @@ void release_read_only(struct subject *s, void *operand, const void *original, s
 void release_written(struct subject *s, float *buffer, const float *expected, int64_t count,
                      int64_t line, int64_t stride, const char *name);
 
-/* Around a call of a kernel: control bits unchanged; no invalid operation, division by zero or overflow
- * raised when the case has none (finite). */
+/* Around a call of a kernel: control bits unchanged; no invalid operation, division by zero or
+ * overflow raised when the case has none (finite). */
 void environment_enter(void);
 void environment_leave(struct subject *s, int finite);
 

@@ -1,12 +1,18 @@
-/* gemm: every number of rows up to twice the largest tile and one more, every number of vectors, every
- * tail, chains of all sorts of lengths, every layout of a. */
+/* gemm: every number of rows up to twice the largest tile and one more, every number of vectors,
+ * every tail, chains of all sorts of lengths, every layout of a. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "check_kernels.h"
 
-enum { MAX_M = 25, MAX_K = 255, MAX_A = 1 << 14, MAX_STRIDE = HEADWAY_MAX_WIDTH + 5, MAX_LANES = 16 };
+enum {
+    MAX_M = 25,
+    MAX_K = 255,
+    MAX_A = 1 << 14,
+    MAX_STRIDE = HEADWAY_MAX_WIDTH + 5,
+    MAX_LANES = 16
+};
 
 /* How a lies in memory. */
 enum layout {
@@ -199,8 +205,8 @@ static void run_guarded(struct subject *s, const struct gemm_case *x, int at_end
 
 static void run(struct subject *s, const struct gemm_case *x)
 {
-    label(s, "m %d k %d vectors %d count %d %d %d %d%s%s%s layout %d padding %d values %d", x->m, x->k,
-          x->vectors, x->count[0], x->count[1], x->count[2], x->count[3],
+    label(s, "m %d k %d vectors %d count %d %d %d %d%s%s%s layout %d padding %d values %d", x->m,
+          x->k, x->vectors, x->count[0], x->count[1], x->count[2], x->count[3],
           x->accumulate ? " accumulate" : "", x->scale ? " scale" : "", x->bias ? " bias" : "",
           (int)x->layout, x->padding, (int)x->values);
     fill_operands(s, x);
@@ -247,13 +253,15 @@ static void every_size(struct subject *s)
                 }
 }
 
-/* Every tail of the last vector, with the vectors before it full, and every mixture that is drawn. */
+/* Every tail of the last vector, with the vectors before it full, and every mixture that is drawn.
+ */
 static void every_tail(struct subject *s)
 {
     for (int m = 1; m <= MAX_M; m += s->quick ? 6 : 1)
         for (int vectors = 1; vectors <= s->row->vectors; vectors++)
             for (int tail = 0; tail <= s->row->lanes; tail++) {
-                struct gemm_case x = {.m = m, .vectors = vectors, .k = below(s, 20), .pass_count = 1};
+                struct gemm_case x = {
+                    .m = m, .vectors = vectors, .k = below(s, 20), .pass_count = 1};
                 full_counts(s, &x);
                 x.count[vectors - 1] = tail;
                 draw(s, &x);
@@ -265,7 +273,8 @@ static void every_tail(struct subject *s)
             }
 }
 
-/* Every layout of a, every combination of start and end, on one tile that is full and one that isn't. */
+/* Every layout of a, every combination of start and end, on one tile that is full and one that
+ * isn't. */
 static void every_form(struct subject *s)
 {
     for (int layout = 0; layout < LAYOUTS; layout++)
@@ -301,7 +310,8 @@ static void any_split(struct subject *s)
         fill_operands(s, &x);
         struct headway_gemm g = describe(&x);
         scalar_gemm(s->row, &g);
-        const int w = s->row->lanes * x.vectors, k = 1 + below(s, x.k - 1), m = 1 + below(s, x.m - 1);
+        const int w = s->row->lanes * x.vectors, k = 1 + below(s, x.k - 1),
+                  m = 1 + below(s, x.m - 1);
         for (int part = 0; part < 4; part++) {
             const int later = part & 1, lower = part >> 1;
             struct headway_gemm half = g;

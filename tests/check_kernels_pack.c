@@ -76,7 +76,9 @@ void check_pack(struct subject *s)
 static void fill_divisor(struct subject *s, int n, int width, int finite)
 {
     for (int j = 0; j < n; j++)
-        divisor_data[j] = below(s, 4) ? check_uniform(&s->random, 0.5f, 300) : below(s, 2) ? 0 : -0.0f;
+        divisor_data[j] = below(s, 4)   ? check_uniform(&s->random, 0.5f, 300)
+                          : below(s, 2) ? 0
+                                        : -0.0f;
     if (!finite)
         sprinkle(s, divisor_data, n);
     check_poison(divisor_data + n, width - n);

@@ -1,5 +1,5 @@
-/* softmax and merge: every number of vectors, lanes of every kind side by side, two blocks in a row so
- * that state is carried, and the error of the scalar row against double. */
+/* softmax and merge: every number of vectors, lanes of every kind side by side, two blocks in a row
+ * so that state is carried, and the error of the scalar row against double. */
 #include <float.h>
 #include <limits.h>
 #include <math.h>
@@ -111,8 +111,8 @@ static void fill_block(struct subject *s, const struct softmax_case *x, int bloc
         if (!x->finite && x->limits)
             for (int j = 0; j < x->keys; j++)
                 if (!(before.first[lane] <= j && j < before.last[lane]) && below(s, 2))
-                    check_poison(below(s, 2) ? &before.scores[j * w + lane]
-                                             : &before.bias[j * w + lane], 1);
+                    check_poison(
+                        below(s, 2) ? &before.scores[j * w + lane] : &before.bias[j * w + lane], 1);
     }
 }
 
@@ -147,7 +147,8 @@ static struct headway_softmax describe(const struct softmax_case *x, struct bloc
     };
 }
 
-/* 4^t in double and how far the exponential may be from it, when t is itself wrong by at most dt. */
+/* 4^t in double and how far the exponential may be from it, when t is itself wrong by at most dt.
+ */
 static double power(double t, double dt, double *error)
 {
     const double value = exp2(2 * t);
@@ -166,8 +167,7 @@ static void lane_against_double(struct subject *s, const struct softmax_case *x,
 
     for (int j = 0; j < x->keys; j++) {
         const double bias = x->bias ? (double)before.bias[j * w + lane] : 0;
-        const int excluded =
-            x->limits && !(before.first[lane] <= j && j < before.last[lane]);
+        const int excluded = x->limits && !(before.first[lane] <= j && j < before.last[lane]);
         score[j] = excluded ? -INFINITY
                             : (double)before.scores[j * w + lane] + bias * (double)HEADWAY_EXP_UNIT;
         slack[j] = x->bias && isfinite(score[j]) ? UNIT_ROUNDOFF * fabs(score[j]) + SMALLEST : 0;
@@ -187,7 +187,8 @@ static void lane_against_double(struct subject *s, const struct softmax_case *x,
     exact[x->keys + 1] = rescale;
     bound[x->keys + 1] = error;
 
-    double sum = (double)old->row_sum[lane] * rescale, sum_error = (double)old->row_sum[lane] * error;
+    double sum = (double)old->row_sum[lane] * rescale,
+           sum_error = (double)old->row_sum[lane] * error;
     for (int j = 0; j < x->keys; j++) {
         t = score[j] - ref;
         const double dt = isfinite(t) ? UNIT_ROUNDOFF * (fabs(t) + slack[j]) + slack[j] : 0;
@@ -235,7 +236,8 @@ static void run_guarded(struct subject *s, const struct softmax_case *x, const s
     release_written(s, g.rescale, new->rescale, w, w, w, "rescale");
 }
 
-/* NaN and +inf where they aren't excluded show in row_sum; that of a lane without them is finite. */
+/* NaN and +inf where they aren't excluded show in row_sum; that of a lane without them is finite.
+ */
 static void check_rules(struct subject *s, const struct softmax_case *x, const struct state *old,
                         const struct state *new)
 {
@@ -265,12 +267,13 @@ static void softmax_case(struct subject *s, struct softmax_case *x)
 
     x->finite = x->mode < FINITE_KINDS || x->mode == MIXED_FINITE;
     for (int lane = 0; lane < w; lane++)
-        kinds[lane] = x->mode < KINDS ? x->mode
-                                      : (enum kind)below(s, x->mode == MIXED ? KINDS : FINITE_KINDS);
+        kinds[lane] = x->mode < KINDS
+                          ? x->mode
+                          : (enum kind)below(s, x->mode == MIXED ? KINDS : FINITE_KINDS);
     fill_state(s, x, &new);
     for (int block = 0; block < BLOCKS; block++) {
-        label(s, "keys %d vectors %d%s%s mode %d block %d", x->keys, x->vectors, x->bias ? " bias" : "",
-              x->limits ? " limits" : "", (int)x->mode, block);
+        label(s, "keys %d vectors %d%s%s mode %d block %d", x->keys, x->vectors,
+              x->bias ? " bias" : "", x->limits ? " limits" : "", (int)x->mode, block);
         fill_block(s, x, block);
         old = new;
         check_poison(old.rescale, w);
@@ -287,7 +290,8 @@ static void softmax_case(struct subject *s, struct softmax_case *x)
 
 void check_softmax(struct subject *s)
 {
-    static const int lengths[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128};
+    static const int lengths[] = {1,  2,  3,  4,  5,  7,  8,   9,   15, 16,
+                                  17, 31, 33, 63, 64, 65, 100, 127, 128};
     const int count = (int)(sizeof lengths / sizeof *lengths), step = s->quick ? 11 : 1;
     int turn = 0;
 
@@ -306,7 +310,7 @@ void check_softmax(struct subject *s)
                 }
 }
 
-/* ---- merge ------------------------------------------------------------------------------------ */
+/* ---- merge ----------------------------------------------------------------------------------- */
 
 struct merge_operands {
     float sum[MAX_M * WIDTH], later[MAX_M * WIDTH];
@@ -393,7 +397,8 @@ static void merge_guarded(struct subject *s, int m, int vectors, int finite, int
     const int w = s->row->lanes * vectors;
     const int64_t count = (int64_t)m * w;
     float *sum = guarded(given.sum, count, at_end), *later = guarded(given.later, count, at_end);
-    float *row_max = guarded(given.row_max, w, at_end), *row_sum = guarded(given.row_sum, w, at_end);
+    float *row_max = guarded(given.row_max, w, at_end),
+          *row_sum = guarded(given.row_sum, w, at_end);
     float *later_max = guarded(given.later_max, w, at_end);
     float *later_sum = guarded(given.later_sum, w, at_end);
     const struct headway_merge g = {m, vectors, sum, row_max, row_sum, later, later_max, later_sum};

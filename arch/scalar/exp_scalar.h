@@ -1,4 +1,4 @@
-/* exp_poly.h, one float at a time. Only for the files of this directory, which share their flags. */
+/* exp_poly.h, one float at a time. Only for the files of this directory: they share their flags. */
 #ifndef HEADWAY_EXP_SCALAR_H
 #define HEADWAY_EXP_SCALAR_H
 
