@@ -94,37 +94,86 @@ static inline __attribute__((always_inline)) void tile(const int rows, const int
     }
 }
 
-/* All rows of g in steps of `most`, the rest in halves: 12 = 8 + 4, 6 = 4 + 2. */
-static inline __attribute__((always_inline)) void tiles(const int most, const int vectors,
-                                                        const struct headway_gemm *g)
+static void rows_of_four(const struct headway_gemm *g, int64_t i, int rows)
 {
-    int64_t i = 0;
-    for (; i + most <= g->m; i += most)
-        tile(most, vectors, g, i);
-    if (most > 8 && i + 8 <= g->m) {
-        tile(8, vectors, g, i);
-        i += 8;
+    switch (rows) {
+    case 6: tile(6, 4, g, i); break;
+    case 5: tile(5, 4, g, i); break;
+    case 4: tile(4, 4, g, i); break;
+    case 3: tile(3, 4, g, i); break;
+    case 2: tile(2, 4, g, i); break;
+    default: tile(1, 4, g, i); break;
     }
-    if (i + 4 <= g->m) {
-        tile(4, vectors, g, i);
-        i += 4;
-    }
-    if (i + 2 <= g->m) {
-        tile(2, vectors, g, i);
-        i += 2;
-    }
-    if (i < g->m)
-        tile(1, vectors, g, i);
 }
 
-void headway_gemm_avx512(const struct headway_gemm *g);
+static void rows_of_three(const struct headway_gemm *g, int64_t i, int rows)
+{
+    switch (rows) {
+    case 8: tile(8, 3, g, i); break;
+    case 7: tile(7, 3, g, i); break;
+    case 6: tile(6, 3, g, i); break;
+    case 5: tile(5, 3, g, i); break;
+    case 4: tile(4, 3, g, i); break;
+    case 3: tile(3, 3, g, i); break;
+    case 2: tile(2, 3, g, i); break;
+    default: tile(1, 3, g, i); break;
+    }
+}
+
+static void rows_of_two(const struct headway_gemm *g, int64_t i, int rows)
+{
+    switch (rows) {
+    case 12: tile(12, 2, g, i); break;
+    case 11: tile(11, 2, g, i); break;
+    case 10: tile(10, 2, g, i); break;
+    case 9: tile(9, 2, g, i); break;
+    case 8: tile(8, 2, g, i); break;
+    case 7: tile(7, 2, g, i); break;
+    case 6: tile(6, 2, g, i); break;
+    case 5: tile(5, 2, g, i); break;
+    case 4: tile(4, 2, g, i); break;
+    case 3: tile(3, 2, g, i); break;
+    case 2: tile(2, 2, g, i); break;
+    default: tile(1, 2, g, i); break;
+    }
+}
+
+static void rows_of_one(const struct headway_gemm *g, int64_t i, int rows)
+{
+    switch (rows) {
+    case 12: tile(12, 1, g, i); break;
+    case 11: tile(11, 1, g, i); break;
+    case 10: tile(10, 1, g, i); break;
+    case 9: tile(9, 1, g, i); break;
+    case 8: tile(8, 1, g, i); break;
+    case 7: tile(7, 1, g, i); break;
+    case 6: tile(6, 1, g, i); break;
+    case 5: tile(5, 1, g, i); break;
+    case 4: tile(4, 1, g, i); break;
+    case 3: tile(3, 1, g, i); break;
+    case 2: tile(2, 1, g, i); break;
+    default: tile(1, 1, g, i); break;
+    }
+}
+
+headway_gemm_fn headway_gemm_avx512;
 
 void headway_gemm_avx512(const struct headway_gemm *g)
 {
-    switch (g->vectors) {
-    case 4: tiles(6, 4, g); break;
-    case 3: tiles(8, 3, g); break;
-    case 2: tiles(12, 2, g); break;
-    default: tiles(12, 1, g); break;
+    static const int most_rows[] = {12, 12, 8, 6};
+    const int most = most_rows[g->vectors - 1];
+
+    for (int64_t i = 0; i < g->m;) {
+        const int64_t left = g->m - i;
+        /* The last two tiles share what is left: two of middling size have more chains than a full one
+         * and a stub. */
+        const int rows = (int)(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
+        switch (g->vectors) {
+        case 4: rows_of_four(g, i, rows); break;
+        case 3: rows_of_three(g, i, rows); break;
+        case 2: rows_of_two(g, i, rows); break;
+        default: rows_of_one(g, i, rows); break;
+        }
+        i += rows;
     }
 }

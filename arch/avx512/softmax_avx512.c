@@ -111,8 +111,8 @@ INLINE void softmax(const int vectors, const struct headway_softmax *s)
         _mm512_storeu_ps(s->row_sum + v * LANES, sum[v]);
 }
 
-void headway_softmax_avx512(const struct headway_softmax *s);
-void headway_merge_avx512(const struct headway_merge *g);
+headway_softmax_fn headway_softmax_avx512;
+headway_merge_fn headway_merge_avx512;
 
 void headway_softmax_avx512(const struct headway_softmax *s)
 {

@@ -51,10 +51,8 @@ INLINE __mmask16 first_lanes(int64_t n)
     return n >= LANES ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1);
 }
 
-void headway_pack_avx512(float *panel, int width, const float *const *lines, int n, int64_t k,
-                         float scale);
-int headway_unpack_avx512(float *const *lines, int n, const float *panel, int width, int64_t k,
-                          const float *divisor);
+headway_pack_fn headway_pack_avx512;
+headway_unpack_fn headway_unpack_avx512;
 
 void headway_pack_avx512(float *panel, int width, const float *const *lines, int n, int64_t k,
                          float scale)

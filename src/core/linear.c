@@ -114,13 +114,12 @@ static void panel_rows(const struct headway_row *row, const struct headway_linea
         if (count[v] < row->lanes)
             g.count = count;
     }
-    /* Few tokens read the panel once: nothing is gained by passing it in pieces. */
-    const int64_t pieces = m > BLOCK_ROWS ? divide_up(linear->inputs, DEPTH) : 1;
+    const int64_t pieces = divide_up(linear->inputs, DEPTH);
     const int width = g.vectors * row->lanes;
     const float *packed = linear->packed + first * row->lanes * linear->inputs;
     int64_t p = 0;
-    for (int64_t piece = 0; piece < pieces || piece == 0; piece++) {
-        const int64_t end = pieces > 1 ? (piece + 1) * linear->inputs / pieces : linear->inputs;
+    for (int64_t piece = 0; piece < pieces; piece++) {
+        const int64_t end = (piece + 1) * linear->inputs / pieces;
         g.a = x + p;
         g.b = packed + p * width;
         g.k = end - p;
