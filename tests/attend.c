@@ -1,5 +1,7 @@
 #include "attend.h"
 
+#include "arena.h"
+
 #include <errno.h>
 #include <fenv.h>
 #include <math.h>
@@ -11,7 +13,7 @@
 #include <xmmintrin.h>
 #endif
 
-enum { MAX_REGIONS = 8, OTHER_ERRNO = 4321 };
+enum { OTHER_ERRNO = 4321 };
 
 /* ---- environment ------------------------------------------------------------------------------ */
 
@@ -54,95 +56,10 @@ void environment_leave(int flags_free)
 
 /* ---- layout ----------------------------------------------------------------------------------- */
 
-struct region {
-    void *memory;
-    void *copy; /* what it must hold in the end */
-    size_t bytes;
-};
-
 struct operands {
     headway_tensor query, key, value, out, lse, mask;
-    struct region regions[MAX_REGIONS];
-    int used, at_end;
-    void *workspace;
+    struct arena arena;
 };
-
-/* Memory for elements low .. high of a tensor whose element 0 is returned. */
-static void *add_region(struct operands *o, int64_t low, int64_t high, size_t size)
-{
-    struct region *r = &o->regions[o->used++];
-    r->bytes = (size_t)(high - low) * size;
-    r->memory = check_guard(r->bytes, o->at_end);
-    if (size == sizeof(float))
-        check_poison(r->memory, high - low);
-    return (char *)r->memory - low * (int64_t)size;
-}
-
-static int64_t elements(const headway_tensor *t)
-{
-    int64_t count = 1;
-    for (int i = 0; i < t->rank; i++)
-        count *= t->shape[i];
-    return count;
-}
-
-static void place(struct operands *o, headway_tensor *t)
-{
-    int64_t low = 0, high = 1;
-    for (int i = 0; i < t->rank; i++) {
-        if (t->shape[i] <= 1)
-            continue;
-        if (t->stride[i] < 0)
-            low += (t->shape[i] - 1) * t->stride[i];
-        else
-            high += (t->shape[i] - 1) * t->stride[i];
-    }
-    if (elements(t) == 0)
-        low = high = 0;
-    t->data = add_region(o, low, high, t->dtype == HEADWAY_BOOL ? 1 : sizeof(float));
-}
-
-/* Offset of the n-th element in row-major order. */
-static int64_t offset_of(const headway_tensor *t, int64_t n)
-{
-    int64_t offset = 0;
-    for (int i = t->rank - 1; i >= 0; i--) {
-        if (t->shape[i] > 1)
-            offset += n % t->shape[i] * t->stride[i];
-        n /= t->shape[i];
-    }
-    return offset;
-}
-
-static void scatter(const headway_tensor *t, const void *dense)
-{
-    const int64_t count = elements(t), run = t->rank ? t->shape[t->rank - 1] : 1;
-    const size_t size = t->dtype == HEADWAY_BOOL ? 1 : sizeof(float);
-    const int64_t step = run > 1 ? t->stride[t->rank - 1] : 1;
-    for (int64_t n = 0; n < count; n += run) {
-        char *to = (char *)t->data + offset_of(t, n) * (int64_t)size;
-        const char *from = (const char *)dense + (size_t)n * size;
-        if (step == 1)
-            memcpy(to, from, (size_t)run * size);
-        else
-            for (int64_t i = 0; i < run; i++)
-                memcpy(to + i * step * (int64_t)size, from + (size_t)i * size, size);
-    }
-}
-
-/* Strides for axes in the order of `order`, outermost first; gap: unused elements behind each axis;
- * innermost: of the last axis. Wild strides where they can't matter. */
-static void lay(headway_tensor *t, const int *order, int64_t innermost, int64_t gap, int backwards)
-{
-    int64_t step = innermost;
-    for (int i = t->rank - 1; i >= 0; i--) {
-        const int axis = order[i];
-        t->stride[axis] = backwards ? -step : step;
-        step = step * (t->shape[axis] > 0 ? t->shape[axis] : 1) + gap;
-        if (gap && t->shape[axis] == 1)
-            t->stride[axis] = (int64_t)1 << 40;
-    }
-}
 
 static void lay_operand(headway_tensor *t, enum layout layout, unsigned shared)
 {
@@ -171,7 +88,7 @@ static void pack(struct operands *o, headway_tensor *const *views, int count)
     for (int i = 0; i < count; i++)
         width += views[i]->shape[2] * views[i]->shape[3];
     const int64_t lines = views[0]->shape[0] * views[0]->shape[1];
-    float *data = add_region(o, 0, lines * width, sizeof(float));
+    float *data = arena_add(&o->arena, 0, lines * width, sizeof(float));
     for (int i = 0; i < count; i++) {
         headway_tensor *t = views[i];
         t->data = data;
@@ -189,7 +106,7 @@ static void lay_all(struct operands *o, const struct problem *p, enum layout lay
     if (layout != LAYOUT_PACKED || p->shared) {
         for (int i = 0; i < 4; i++) {
             lay_operand(all[i], layout, all[i] == &o->out ? 0 : p->shared);
-            place(o, all[i]);
+            arena_place(&o->arena, all[i]);
         }
     } else if (p->shape.queries == p->shape.keys) {
         pack(o, all, 4);
@@ -205,12 +122,12 @@ static void lay_extras(struct operands *o, const struct problem *p, enum layout 
                      mask_turned2[2] = {1, 0};
     const int turn = layout == LAYOUT_BHLD, odd = layout == LAYOUT_ODD;
     lay(&o->lse, turn ? lse_turned : same, odd ? 2 : 1, odd ? 3 : 0, layout == LAYOUT_NEGATIVE);
-    place(o, &o->lse);
+    arena_place(&o->arena, &o->lse);
     if (p->mask_kind == MASK_NONE)
         return;
     lay(&o->mask, !turn || p->mask_rank == 1 ? same : p->mask_rank == 2 ? mask_turned2 : mask_turned,
         odd ? 3 : 1, odd ? 5 : 0, layout == LAYOUT_NEGATIVE);
-    place(o, &o->mask);
+    arena_place(&o->arena, &o->mask);
     scatter(&o->mask, p->mask);
 }
 
@@ -224,7 +141,7 @@ static void lay_out(struct operands *o, const struct problem *p, enum layout lay
     const int64_t lse[3] = {s->batch, s->heads, s->queries};
 
     memset(o, 0, sizeof *o);
-    o->at_end = at_end;
+    o->arena.at_end = at_end;
     o->query = describe(HEADWAY_F32, 4, query);
     o->key = describe(HEADWAY_F32, 4, key);
     o->value = describe(HEADWAY_F32, 4, value);
@@ -238,73 +155,16 @@ static void lay_out(struct operands *o, const struct problem *p, enum layout lay
     scatter(&o->query, p->query);
     scatter(&o->key, p->key);
     scatter(&o->value, p->value);
-    for (int i = 0; i < o->used; i++) {
-        struct region *r = &o->regions[i];
-        r->copy = malloc(r->bytes + 1);
-        if (!r->copy) {
-            perror("test");
-            exit(1);
-        }
-        if (r->bytes)
-            memcpy(r->copy, r->memory, r->bytes);
-    }
+    arena_seal(&o->arena);
 }
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-/* The element's place in the copy of its region. */
-static float *copy_at(const struct operands *o, const float *at)
-{
-    for (int i = 0; i < o->used; i++) {
-        const struct region *r = &o->regions[i];
-        const char *from = r->memory;
-        if ((const char *)at >= from && (const char *)at < from + r->bytes)
-            return (float *)(void *)((char *)r->copy + ((const char *)at - from));
-    }
-    abort();
-}
-
-/* Takes results out of an output: from rows the call was asked for, and notes them in the copy as
- * legal changes; others read as `otherwise`. */
-static void take(const struct operands *o, const struct problem *p, const headway_tensor *t,
-                 int row_axis, float otherwise, float *dense)
-{
-    const int64_t count = elements(t);
-    for (int64_t n = 0; n < count; n++) {
-        int64_t rest = n, b, row = 0;
-        for (int i = t->rank - 1; i > 0; i--) {
-            if (i == row_axis)
-                row = rest % t->shape[i];
-            rest /= t->shape[i];
-        }
-        b = rest;
-        float *at = (float *)t->data + offset_of(t, n);
-        if (row < query_length(p, b)) {
-            dense[n] = *at;
-            memcpy(copy_at(o, at), at, sizeof *at);
-        } else {
-            dense[n] = otherwise;
-        }
-    }
-}
-
-static void release(struct operands *o)
-{
-    for (int i = 0; i < o->used; i++) {
-        struct region *r = &o->regions[i];
-        CHECK(r->bytes == 0 || memcmp(r->memory, r->copy, r->bytes) == 0,
-              "memory that is not the call's to write changed (operand %d of %d)", i, o->used);
-        check_guard_free(r->memory);
-        free(r->copy);
-    }
-    check_guard_free(o->workspace);
-}
-
-static struct answer answer_make(const struct problem *p)
+struct answer answer_make(const struct problem *p, int64_t outs)
 {
     struct answer a;
     a.lses = p->shape.batch * p->shape.heads * p->shape.queries;
-    a.outs = a.lses * p->shape.value_size;
+    a.outs = outs;
     a.out = malloc((size_t)(a.outs + 1) * sizeof(float));
     a.lse = malloc((size_t)(a.lses + 1) * sizeof(float));
     if (!a.out || !a.lse) {
@@ -357,33 +217,30 @@ headway_engine *engine_make(const char *isa, int threads)
 struct answer attend(const headway_engine *engine, const struct problem *p, enum layout layout,
                      int at_end)
 {
-    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    headway_attention_params params;
     struct operands o;
-    struct answer a = answer_make(p);
+    struct answer a = answer_make(p, p->shape.batch * p->shape.queries * p->shape.heads *
+                                          p->shape.value_size);
     size_t bytes = 0;
     char text[400];
 
     lay_out(&o, p, layout, at_end);
-    params.scale = p->has_scale ? &p->scale : NULL;
-    params.causal = p->causal;
-    params.causal_offsets = p->causal == HEADWAY_CAUSAL_OFFSETS ? p->offsets : NULL;
-    params.query_lengths = p->has_query_lengths ? p->query_lengths : NULL;
-    params.key_lengths = p->has_key_lengths ? p->key_lengths : NULL;
-    params.mask = p->mask_kind == MASK_NONE ? NULL : &o.mask;
+    params = problem_params(p, &o.mask);
     params.lse = &o.lse;
     headway_status status =
         headway_attention_workspace(engine, &params, &o.query, &o.key, &o.value, &bytes);
-    o.workspace = check_guard(bytes, at_end && bytes % HEADWAY_WORKSPACE_ALIGNMENT == 0);
-    check_poison(o.workspace, (int64_t)(bytes / sizeof(float)));
+    void *workspace = check_guard(bytes, at_end && bytes % HEADWAY_WORKSPACE_ALIGNMENT == 0);
+    check_poison(workspace, (int64_t)(bytes / sizeof(float)));
     environment_enter();
     if (status == HEADWAY_OK)
-        status = headway_attention(engine, &params, &o.query, &o.key, &o.value, &o.out, o.workspace,
+        status = headway_attention(engine, &params, &o.query, &o.key, &o.value, &o.out, workspace,
                                    bytes);
     environment_leave(p->flags_free);
     headway_engine_error(engine, text, sizeof text);
     CHECK(status == HEADWAY_OK, "%s: %s: %s", problem_name(p), headway_status_text(status), text);
-    take(&o, p, &o.out, 1, 0.0f, a.out);
-    take(&o, p, &o.lse, 2, -INFINITY, a.lse);
-    release(&o);
+    arena_take(&o.arena, &o.out, params.query_lengths, 1, 0.0f, a.out);
+    arena_take(&o.arena, &o.lse, params.query_lengths, 2, -INFINITY, a.lse);
+    arena_release(&o.arena);
+    check_guard_free(workspace);
     return a;
 }

@@ -54,6 +54,10 @@ void problem_mask_full(struct problem *p, enum mask_kind kind);
 /* The mask as its whole self, (B, Hq, Lq, Lk). */
 void problem_mask_expand(struct problem *p);
 
+/* The mask as a dense tensor; the options, with `mask` where there is one. LSE is not asked for. */
+headway_tensor mask_tensor(const struct problem *p);
+headway_attention_params problem_params(const struct problem *p, const headway_tensor *mask);
+
 int64_t query_length(const struct problem *p, int64_t b);
 int64_t key_length(const struct problem *p, int64_t b);
 int64_t causal_offset(const struct problem *p, int64_t b);
@@ -76,6 +80,7 @@ struct answer {
     float *out; /* (B, Lq, Hq, Dv) */
     float *lse; /* (B, Hq, Lq) */
 };
+struct answer answer_make(const struct problem *p, int64_t outs);
 void answer_free(struct answer *a);
 float *out_line(const struct problem *p, const struct answer *a, int64_t b, int64_t i, int64_t h);
 float *lse_at(const struct problem *p, const struct answer *a, int64_t b, int64_t i, int64_t h);

@@ -23,20 +23,12 @@ struct expected expect(const struct problem *p)
     const headway_tensor query = headway_tensor_dense(p->query, HEADWAY_F32, 4, query_shape);
     const headway_tensor key = headway_tensor_dense(p->key, HEADWAY_F32, 4, key_shape);
     const headway_tensor value = headway_tensor_dense(p->value, HEADWAY_F32, 4, value_shape);
-    const headway_tensor mask = headway_tensor_dense(
-        p->mask, p->mask_kind == MASK_BOOL ? HEADWAY_BOOL : HEADWAY_F32, p->mask_rank, p->mask_shape);
+    const headway_tensor mask = mask_tensor(p);
     const int64_t lines = s->batch * s->queries * s->heads;
     struct expected e = {doubles(lines * s->value_size), doubles(lines * s->value_size),
                          doubles(lines), doubles(lines)};
     const struct headway_reference_out results = {e.out, e.out_bound, e.lse, e.lse_bound, NULL};
-    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
-
-    params.scale = p->has_scale ? &p->scale : NULL;
-    params.causal = p->causal;
-    params.causal_offsets = p->causal == HEADWAY_CAUSAL_OFFSETS ? p->offsets : NULL;
-    params.query_lengths = p->has_query_lengths ? p->query_lengths : NULL;
-    params.key_lengths = p->has_key_lengths ? p->key_lengths : NULL;
-    params.mask = p->mask_kind == MASK_NONE ? NULL : &mask;
+    const headway_attention_params params = problem_params(p, &mask);
     CHECK(headway_reference_attention(&params, &query, &key, &value, &results) == 0,
           "the reference has no memory");
     return e;

@@ -196,6 +196,24 @@ void problem_mask_expand(struct problem *p)
     free(old.mask);
 }
 
+headway_tensor mask_tensor(const struct problem *p)
+{
+    return headway_tensor_dense(p->mask, p->mask_kind == MASK_BOOL ? HEADWAY_BOOL : HEADWAY_F32,
+                                p->mask_rank, p->mask_shape);
+}
+
+headway_attention_params problem_params(const struct problem *p, const headway_tensor *mask)
+{
+    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    params.scale = p->has_scale ? &p->scale : NULL;
+    params.causal = p->causal;
+    params.causal_offsets = p->causal == HEADWAY_CAUSAL_OFFSETS ? p->offsets : NULL;
+    params.query_lengths = p->has_query_lengths ? p->query_lengths : NULL;
+    params.key_lengths = p->has_key_lengths ? p->key_lengths : NULL;
+    params.mask = p->mask_kind == MASK_NONE ? NULL : mask;
+    return params;
+}
+
 int64_t query_length(const struct problem *p, int64_t b)
 {
     return p->has_query_lengths ? p->query_lengths[b] : p->shape.queries;
