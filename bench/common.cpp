@@ -50,12 +50,12 @@ std::vector<std::string> split(const std::string &text, char at)
     return parts;
 }
 
-int64_t number(const std::string &text, const std::string &flag)
+int64_t number(const std::string &text, const std::string &flag, int64_t most = 1 << 28)
 {
     char *end = nullptr;
     const long long value = std::strtoll(text.c_str(), &end, 10);
-    if (text.empty() || *end || value < 1 || value > 1 << 28)
-        refuse(flag + ": \"" + text + "\" is not a size, expected 1 .. 268435456");
+    if (text.empty() || *end || value < 1 || value > most)
+        refuse(flag + ": \"" + text + "\" is out of range, expected 1 .. " + std::to_string(most));
     return value;
 }
 
@@ -211,7 +211,8 @@ Options take_options(int argc, char **argv)
             options.slow = true;
         else if (i > 0 && argument.rfind("--threads=", 0) == 0)
             for (const std::string &part : split(argument.substr(10), ','))
-                options.threads.push_back(static_cast<int>(number(part, "--threads")));
+                options.threads.push_back(
+                    static_cast<int>(number(part, "--threads", HEADWAY_MAX_THREADS)));
         else
             rest.push_back(argv[i]);
     }
