@@ -14,7 +14,7 @@ static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, in
     if (s->params->causal == HEADWAY_CAUSAL_OFFSETS)
         offset = s->params->causal_offsets[b];
     if (s->params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT)
-        offset = key_length(s, b) - s->query_length;
+        offset = key_length(s, b) - reference_query_length(s, b);
     if (j >= key_length(s, b) || (s->params->causal != HEADWAY_CAUSAL_NONE && j - i > offset))
         return -INFINITY;
     const headway_tensor *mask = s->params->mask;
@@ -35,7 +35,7 @@ int plan_mask(struct plan *p, struct dnn_view *v, int64_t *groups, int *excluded
     int per_head = mask && mask->rank == 4 && mask->shape[1] > 1;
     int per_row = causal || (mask && mask->rank > 1 && mask->shape[mask->rank - 2] > 1);
     /* A mask of rows or heads that all batches share makes oneDNN fall back to plain loops. */
-    int per_batch = per_row || per_head || s->params->key_lengths ||
+    int per_batch = per_row || per_head || s->params->key_lengths || s->params->query_lengths ||
                     (mask && mask->rank == 4 && mask->shape[0] > 1);
     int64_t group = s->query_heads / s->kv_heads;
     *groups = per_head ? group : 1;
@@ -58,7 +58,7 @@ int plan_mask(struct plan *p, struct dnn_view *v, int64_t *groups, int *excluded
             *excluded |= x == -INFINITY;
             *to++ = x;
         }
-        if (!any)
+        if (!any && i < reference_query_length(s, b))
             return plan_refuse(p, "rows without keys");
     }
     return 0;

@@ -81,10 +81,6 @@ static int examine(struct plan *p) {
     const struct problem *s = &p->sizes;
     if (s->params->lse)
         return plan_refuse(p, "lse");
-    for (int64_t b = 0; s->params->query_lengths && b < s->batch; b++) {
-        if (s->params->query_lengths[b] != s->query_length)
-            return plan_refuse(p, "query lengths");
-    }
     if (s->batch == 0 || s->query_length == 0 || s->value_size == 0) {
         snprintf(p->note, p->size, "onednn: nothing to compute");
         return 0;
@@ -99,10 +95,10 @@ static int examine(struct plan *p) {
 struct operands {
     struct dnn_view query, key, value, out, mask;
     int64_t mask_groups;
-    int masked;
+    int masked, folded;
 };
 
-/* Batches b .. b + batches of the mask, of every group-th head of the others from head g on. */
+/* Batches b .. b + batches, of query, out and mask every group-th head from head g on. */
 static struct operands part_of(const struct operands *o, int64_t b, int64_t batches, int64_t g,
                                int64_t group) {
     struct operands part = *o;
@@ -170,20 +166,43 @@ static void fold(struct dnn_view *v, int64_t group) {
     tidy(v);
 }
 
+static int is_shorter(const struct problem *s) {
+    for (int64_t b = 0; b < s->batch; b++) {
+        if (reference_query_length(s, b) != s->query_length)
+            return 1;
+    }
+    return 0;
+}
+
+/* Cuts one batch to its query length; 0 if nothing is left. A folded one has a single query row. */
+static int shorten(struct operands *part, int64_t length) {
+    if (length == 0 || part->folded)
+        return length > 0;
+    part->query.shape[2] = part->out.shape[2] = length;
+    if (part->masked && part->mask.shape[2] > length)
+        part->mask.shape[2] = length;
+    tidy(&part->query);
+    tidy(&part->out);
+    tidy(&part->mask);
+    return 1;
+}
+
 /* Passes share the scores' memory. There is one for each query head of a group, as query heads that
- * share a key head are apart in memory; and one for each batch where views have gaps, as matmul of
- * 3.7 then finds the first batch only. */
+ * share a key head are apart in memory; and one for each batch where query lengths differ or views
+ * have gaps, as matmul of 3.7 then finds the first batch only. */
 static int attend(struct plan *p, struct operands *o, float scale) {
     const struct problem *s = &p->sizes;
+    int shorter = is_shorter(s), mentioned = 0;
     int64_t group = s->query_heads / s->kv_heads, rows = s->query_length, count = 0;
     if (rows == 1 && !(o->masked && o->mask_groups > 1)) {
         fold(&o->query, group);
         fold(&o->out, group);
         rows = group;
         group = 1;
+        o->folded = 1;
     }
-    int gaps = group > 1 || has_gaps(&o->query) || has_gaps(&o->key) || has_gaps(&o->value) ||
-               has_gaps(&o->out);
+    int gaps = shorter || group > 1 || has_gaps(&o->query) || has_gaps(&o->key) ||
+               has_gaps(&o->value) || has_gaps(&o->out);
     int64_t batches = gaps ? 1 : s->batch, passes = group * (s->batch / batches);
     float *scores = NULL;
     if (p->path == HEADWAY_ONEDNN_PRIMITIVES) {
@@ -195,9 +214,13 @@ static int attend(struct plan *p, struct operands *o, float scale) {
         /* The fused kernel of 3.7 takes the one for the other: wrong results, or an exception. */
         return plan_refuse(p, "head sizes of key and value that differ as a graph");
     }
+    if (shorter && o->masked && o->mask.shape[1] > 1)
+        return plan_refuse(p, "query lengths with a mask for each head");
     for (int64_t n = 0; n < passes; n++) {
         struct operands part = part_of(o, n / group, batches, n % group, group);
-        if (add_pass(p, &part, scores, scale, n == 0))
+        if (shorter && !shorten(&part, reference_query_length(s, n / group)))
+            continue;
+        if (add_pass(p, &part, scores, scale, !mentioned++))
             return -1;
     }
     size_t used = strlen(p->note);
@@ -388,20 +411,31 @@ static int project_inputs(struct plan *p, struct operands *o, const struct matri
     return 0;
 }
 
-/* The output projection, into place where `out` is dense. */
+/* The output projection, into place where `out` is dense and all of it is wanted. */
 static int project_output(struct plan *p, const struct dnn_view *attended, const struct matrix *m,
                           const headway_tensor *out) {
     static const int as_is[3] = {0, 1, 2};
-    struct dnn_view v, rows;
+    struct dnn_view v;
     if (view(p, &v, out, as_is))
         return -1;
-    int64_t count = v.shape[0] * v.shape[1];
-    float *data = is_dense(&v) ? v.data : plan_buffer(p, count * v.shape[2]);
-    rows = plan_dense(data, 2, count, v.shape[2], 0, 0);
+    int64_t batch = v.shape[0], length = v.shape[1], width = v.shape[2];
+    int direct = is_dense(&v) && !is_shorter(&p->sizes);
+    float *data = direct ? v.data : plan_buffer(p, batch * length * width);
+    struct dnn_view rows = plan_dense(data, 2, batch * length, width, 0, 0);
     if (!data || project(p, "output", attended, m, 1, &rows))
         return -1;
-    struct dnn_view from = plan_dense(data, 3, v.shape[0], v.shape[1], v.shape[2], 0);
-    return data == v.data ? 0 : dnn_copy(p->prepared->steps, "copy", &from, &v);
+    for (int64_t b = 0; !direct && b < batch; b++) {
+        int64_t wanted = reference_query_length(&p->sizes, b);
+        struct dnn_view from = plan_dense(data + b * length * width, 2, wanted, width, 0, 0);
+        struct dnn_view to = {.data = v.data + b * v.stride[0],
+                              .rank = 2,
+                              .shape = {wanted, width},
+                              .stride = {v.stride[1], v.stride[2]}};
+        tidy(&to);
+        if (wanted > 0 && dnn_copy(p->prepared->steps, b ? NULL : "copy", &from, &to))
+            return -1;
+    }
+    return 0;
 }
 
 static int plan_layer(struct plan *p, const headway_mha_config *config,
@@ -427,6 +461,7 @@ static int plan_layer(struct plan *p, const headway_mha_config *config,
     if (!data || write_mask_if_any(p, &o, inputs[1], inputs[2]) || begin_steps(p) ||
         project_inputs(p, &o, m, inputs))
         return -1;
+    memset(data, 0, (size_t)(rows * width) * sizeof(float)); /* rows that no pass writes are read */
     o.out = heads_in(&attended, s->batch, 0, s->query_heads, s->value_size);
     return attend(p, &o, (float)s->scale) || project_output(p, &attended, &m[3], out) ? -1 : 0;
 }
