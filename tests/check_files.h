@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Folders and files below the program's own temporary folder; the text lasts until the call after the
- * next seven. */
+/* Folders and files below the program's own temporary folder; the text lasts until the call after
+ * the next seven. */
 const char *files_path(const char *name);
 void files_folder(const char *name);
 void files_write(const char *name, const void *bytes, size_t count);
-/* The file's bytes in new memory with a 0 behind; fails the case and gives "" when it can't be read. */
+/* The file's bytes in new memory with a 0 behind; fails the case and gives "" when it can't be
+ * read. */
 char *files_read(const char *name, size_t *count);
 /* How many entries the folder has, "." and ".." left out. */
 int files_entries(const char *folder);

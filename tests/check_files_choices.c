@@ -74,9 +74,11 @@ static void check_layers(void) {
     add_module(m, "decoder.layers.0.encoder_attn.", bart);
     add_module(m, "encoder.layers.0.self_attn.", bart);
     maker_write(m, "both.safetensors", 0);
-    check_chosen("both.safetensors", "decoder", "!decoder.layers.0.encoder_attn, decoder.layers.0.self");
+    check_chosen("both.safetensors", "decoder",
+                 "!decoder.layers.0.encoder_attn, decoder.layers.0.self");
     check_chosen("both.safetensors", "encoder", "encoder.layers.0.self_attn");
-    check_chosen("both.safetensors", "decoder.layers.0.encoder_attn", "decoder.layers.0.encoder_attn");
+    check_chosen("both.safetensors", "decoder.layers.0.encoder_attn",
+                 "decoder.layers.0.encoder_attn");
     maker_start(m);
     maker_matrix(m, "linear.weight", 3, 3);
     maker_write(m, "nothing.safetensors", 0);
@@ -112,7 +114,8 @@ static void check_others(void) {
     check_beside("model.layers.0.self_attn.k_norm.weight", "BF16", 1, "k_norm");
     check_beside("model.layers.0.self_attn.sinks", "F32", 1, "sinks");
     check_beside("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 1, "RoPE");
-    check_beside("model.layers.0.self_attn.relative_position_bias_table", "F32", 2, "relative position");
+    check_beside("model.layers.0.self_attn.relative_position_bias_table", "F32", 2,
+                 "relative position");
     check_beside("model.layers.0.self_attn.q_proj.lora_A.weight", "F32", 2, "lora_A");
     check_beside("model.layers.0.self_attn.anything.weight", "F32", 2, "anything");
     check_beside("relative_attention_bias.weight", "F32", 2, "relative position");
@@ -130,10 +133,13 @@ static void check_others(void) {
         add_module(m, "encoder.block.1.layer.0.SelfAttention.", t5);
         add_module(m, "decoder.block.1.layer.0.SelfAttention.", t5);
         add_module(m, "decoder.block.1.layer.1.EncDecAttention.", t5);
-        maker_matrix(m, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", 8, 3);
+        maker_matrix(m, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", 8,
+                     3);
         maker_write(m, "t5.safetensors", 0);
-        files_check_error(outcome("t5.safetensors", "encoder.block.0", 3), "relative|not in this version");
-        files_check_error(outcome("t5.safetensors", "encoder.block.1", 3), "relative|not in this version");
+        files_check_error(outcome("t5.safetensors", "encoder.block.0", 3),
+                          "relative|not in this version");
+        files_check_error(outcome("t5.safetensors", "encoder.block.1", 3),
+                          "relative|not in this version");
         const char *got = outcome("t5.safetensors", "decoder.block.1.layer.0", 3);
         CHECK(got[0] != '!', "another stack: %s", got);
         got = outcome("t5.safetensors", "decoder.block.1.layer.1", 3);
@@ -155,8 +161,8 @@ static void check_others(void) {
     free(m);
 }
 
-static void check_bad_layer(const char *name, const char *stem, const char *type, int rank, int64_t a,
-                            int64_t b, const char *words) {
+static void check_bad_layer(const char *name, const char *stem, const char *type, int rank,
+                            int64_t a, int64_t b, const char *words) {
     static const char *const stems[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
     struct maker *m = malloc(sizeof *m);
     char tensor[64];
@@ -179,8 +185,8 @@ static void check_bad_layer(const char *name, const char *stem, const char *type
     free(m);
 }
 
-static void check_sizes(const char *name, int64_t heads, int64_t kv, int64_t size, int64_t value_size,
-                        const char *words) {
+static void check_sizes(const char *name, int64_t heads, int64_t kv, int64_t size,
+                        int64_t value_size, const char *words) {
     char error[ERROR_SIZE] = "";
     struct layer layer;
     struct layer_request request = {0};
@@ -195,8 +201,8 @@ static void check_sizes(const char *name, int64_t heads, int64_t kv, int64_t siz
     int result = layer_load(&request, &layer, error);
     CHECK((result == 0) == !words, "%s", result ? error : "was loaded");
     if (result == 0) {
-        CHECK(layer.config.heads == 6 && layer.config.kv_heads == 2 && layer.config.head_size == 4 &&
-                  layer.config.value_head_size == 5,
+        CHECK(layer.config.heads == 6 && layer.config.kv_heads == 2 &&
+                  layer.config.head_size == 4 && layer.config.value_head_size == 5,
               "%lld heads, %lld kv heads", (long long)layer.config.heads,
               (long long)layer.config.kv_heads);
         layer_free(&layer);
@@ -366,16 +372,17 @@ static void check_counts(void) {
     const char *cross = "model.decoder.layers.0.encoder_attn.";
     const char *sides = "{\"model_type\":\"bart\",\"is_encoder_decoder\":true,"
                         "\"encoder_attention_heads\":4,\"decoder_attention_heads\":6}";
-    const char *clip = "{\"text_config\":{\"model_type\":\"clip_text_model\",\"num_attention_heads\":2},"
-                       "\"vision_config\":{\"model_type\":\"clip_vision_model\","
-                       "\"num_attention_heads\":3},\"model_type\":\"clip\"}";
+    const char *clip =
+        "{\"text_config\":{\"model_type\":\"clip_text_model\",\"num_attention_heads\":2},"
+        "\"vision_config\":{\"model_type\":\"clip_vision_model\","
+        "\"num_attention_heads\":3},\"model_type\":\"clip\"}";
     const char *pair = "{\"model_type\":\"encoder-decoder\",\"encoder\":{\"model_type\":\"bert\","
                        "\"num_attention_heads\":3},\"decoder\":{\"model_type\":\"bert\","
                        "\"num_attention_heads\":4,\"is_decoder\":true}}";
-    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":3,\"hidden_size\":12}", 3, 0, 0,
-                     NULL);
-    check_one_config("a.0.attention.", distil, "{\"n_heads\":2,\"model_type\":\"distilbert\"}", 2, 0, 0,
-                     NULL);
+    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":3,\"hidden_size\":12}", 3, 0,
+                     0, NULL);
+    check_one_config("a.0.attention.", distil, "{\"n_heads\":2,\"model_type\":\"distilbert\"}", 2,
+                     0, 0, NULL);
     check_one_config(enc, bart, sides, 4, 0, 0, NULL);
     check_one_config(dec, bart, sides, 6, 0, 1, NULL);
     check_one_config(cross, bart, sides, 6, 0, 0, NULL);
@@ -386,35 +393,47 @@ static void check_counts(void) {
     check_one_config("decoder.bert.encoder.layer.0.attention.", bert, pair, 4, 0, 1, NULL);
     check_one_config("decoder.bert.encoder.layer.0.crossattention.", bert, pair, 4, 0, 0, NULL);
     check_one_config("visual.blocks.0.attention.", bert,
-                     "{\"num_attention_heads\":4,\"vision_config\":{\"num_heads\":2}}", 2, 0, 0, NULL);
+                     "{\"num_attention_heads\":4,\"vision_config\":{\"num_heads\":2}}", 2, 0, 0,
+                     NULL);
     check_one_config("h.0.self_attn.", bart, "{\"only_config\":{\"num_heads\":6}}", 6, 0, 0, NULL);
-    check_one_config("h.0.self_attn.", bart, "{\"self_attn\":{\"x\":{}},\"n_head\":6}", 6, 0, 0, NULL);
+    check_one_config("h.0.self_attn.", bart, "{\"self_attn\":{\"x\":{}},\"n_head\":6}", 6, 0, 0,
+                     NULL);
     check_one_config("a.0.attention.", bert, "{}", 0, 0, 0, "--heads");
     check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":null}", 0, 0, 0, "--heads");
-    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":\"3\"}", 0, 0, 0, "not a count");
-    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":3.5}", 0, 0, 0, "not a count");
+    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":\"3\"}", 0, 0, 0,
+                     "not a count");
+    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":3.5}", 0, 0, 0,
+                     "not a count");
     check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":0}", 0, 0, 0, "not a count");
-    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":1e300}", 0, 0, 0, "not a count");
+    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":1e300}", 0, 0, 0,
+                     "not a count");
     check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":5}", 0, 0, 0, "5 heads");
-    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":3,", 0, 0, 0, "config.json|byte");
+    check_one_config("a.0.attention.", bert, "{\"num_attention_heads\":3,", 0, 0, 0,
+                     "config.json|byte");
     check_one_config("a.0.attention.", bert, "", 0, 0, 0, "config.json");
-    check_one_config("a.0.attention.", bert, "{\"n_head\":3,\"n_head\":4}", 0, 0, 0, "n_head|twice");
+    check_one_config("a.0.attention.", bert, "{\"n_head\":3,\"n_head\":4}", 0, 0, 0,
+                     "n_head|twice");
 }
 
 static void check_scales(void) {
     const char *self = "layers.3.self_attn.";
-    check_one_config(self, llama, "{\"num_heads\":3,\"attention_multiplier\":0.015625}", 3, 0.015625, 0,
+    check_one_config(self, llama, "{\"num_heads\":3,\"attention_multiplier\":0.015625}", 3,
+                     0.015625, 0, NULL);
+    check_one_config(self, llama, "{\"num_heads\":3,\"query_pre_attn_scalar\":16}", 3, 0.25, 0,
                      NULL);
-    check_one_config(self, llama, "{\"num_heads\":3,\"query_pre_attn_scalar\":16}", 3, 0.25, 0, NULL);
-    check_one_config(self, llama, "{\"num_heads\":3,\"query_pre_attn_scalar\":0}", 0, 0, 0, "query_pre");
+    check_one_config(self, llama, "{\"num_heads\":3,\"query_pre_attn_scalar\":0}", 0, 0, 0,
+                     "query_pre");
     check_one_config(self, llama, "{\"num_heads\":3,\"attention_multiplier\":\"a\"}", 0, 0, 0,
                      "attention_multiplier");
-    check_one_config("h.3.attn.", llama, "{\"num_heads\":3,\"scale_attn_weights\":false}", 3, 1, 0, NULL);
-    check_one_config("h.3.attn.", llama, "{\"num_heads\":3,\"scale_attn_by_inverse_layer_idx\":true}", 3,
-                     0.125, 0, NULL);
-    check_one_config("h.0.attn.attention.", bart,
-                     "{\"model_type\":\"gpt_neo\",\"num_heads\":3,\"attention_layers\":[\"global\"]}", 3, 1,
-                     1, NULL);
+    check_one_config("h.3.attn.", llama, "{\"num_heads\":3,\"scale_attn_weights\":false}", 3, 1, 0,
+                     NULL);
+    check_one_config("h.3.attn.", llama,
+                     "{\"num_heads\":3,\"scale_attn_by_inverse_layer_idx\":true}", 3, 0.125, 0,
+                     NULL);
+    check_one_config(
+        "h.0.attn.attention.", bart,
+        "{\"model_type\":\"gpt_neo\",\"num_heads\":3,\"attention_layers\":[\"global\"]}", 3, 1, 1,
+        NULL);
     check_one_config("h.1.attn.attention.", bart,
                      "{\"model_type\":\"gpt_neo\",\"num_heads\":3,\"attention_layers\":[\"global\","
                      "\"local\"]}",
@@ -439,7 +458,8 @@ static void check_refusals(void) {
         const char *fields, *words;
     } table[] = {
         {"\"rope_theta\":10000.0", "RoPE"},
-        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2.0}", "RoPE"},
+        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2.0}", "RoPE|yarn"},
+        {"\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"llama3\"}", "RoPE|llama3"},
         {"\"rotary_pct\":0.25", "RoPE"},
         {"\"rotary_dim\":64", "RoPE"},
         {"\"partial_rotary_factor\":0.5", "RoPE"},
@@ -493,8 +513,9 @@ static void check_flags_win(void) {
     if (!check_case("config/flags win")) {
         return;
     }
-    make_model("layers.0.self_attn.", llama,
-               "{\"num_heads\":3,\"num_key_value_heads\":3,\"head_dim\":4,\"attention_multiplier\":2}");
+    make_model(
+        "layers.0.self_attn.", llama,
+        "{\"num_heads\":3,\"num_key_value_heads\":3,\"head_dim\":4,\"attention_multiplier\":2}");
     request.path = files_path("model");
     request.heads = 6;
     CHECK(layer_load(&request, &layer, error) == 0, "%s", error);
@@ -531,8 +552,8 @@ static const char *german_locale(void) {
             }
         }
         files_folder("locale");
-        snprintf(command, sizeof command,
-                 "localedef -i de_DE -f UTF-8 '%s' >/dev/null 2>&1", files_path("locale/de_DE.UTF-8"));
+        snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 '%s' >/dev/null 2>&1",
+                 files_path("locale/de_DE.UTF-8"));
         if (made == 0 && system(command) != 0) {
             return NULL;
         }
@@ -564,7 +585,8 @@ void check_locale(void) {
     array_free(&array);
     free(bytes);
     check_one_config("layers.0.self_attn.", llama,
-                     "{\"num_heads\":3,\"attention_multiplier\":0.125,\"x\":[1.5,2.25]}", 3, 0.125, 0, NULL);
+                     "{\"num_heads\":3,\"attention_multiplier\":0.125,\"x\":[1.5,2.25]}", 3, 0.125,
+                     0, NULL);
     CHECK(strcmp(localeconv()->decimal_point, ",") == 0, "the locale was changed");
     setlocale(LC_ALL, "C");
 }

@@ -2,7 +2,8 @@
 
 #include "check_files.h"
 
-/* Element (row, column) of a view of weights; rank 3 has its rows in two axes, a bias no columns. */
+/* Element (row, column) of a view of weights; rank 3 has its rows in two axes, a bias no columns.
+ */
 static float at(const headway_tensor *t, int64_t row, int64_t column, int is_bias) {
     const float *data = t->data;
     if (t->rank == (is_bias ? 1 : 2)) {
@@ -73,12 +74,14 @@ static int load(const struct layer_request *request, struct layer *layer, const 
     CHECK(result == 0, "%s", error);
     if (result == 0) {
         const headway_mha_config *c = &layer->config;
-        snprintf(text, sizeof text, "%lld %lld %lld %lld, %lld %lld %lld, %lld", (long long)c->heads,
-                 (long long)c->kv_heads, (long long)c->head_size, (long long)c->value_head_size,
-                 (long long)layer->query_width, (long long)layer->key_width,
-                 (long long)layer->value_width, (long long)layer->out_width);
+        snprintf(text, sizeof text, "%lld %lld %lld %lld, %lld %lld %lld, %lld",
+                 (long long)c->heads, (long long)c->kv_heads, (long long)c->head_size,
+                 (long long)c->value_head_size, (long long)layer->query_width,
+                 (long long)layer->key_width, (long long)layer->value_width,
+                 (long long)layer->out_width);
         CHECK(strcmp(text, sizes) == 0, "the sizes are %s, expected %s", text, sizes);
-        CHECK(strcmp(layer->family, family) == 0, "the family is %s, expected %s", layer->family, family);
+        CHECK(strcmp(layer->family, family) == 0, "the family is %s, expected %s", layer->family,
+              family);
     }
     return result;
 }
@@ -146,7 +149,8 @@ static void check_separate(const char *family, const char *prefix, const char *l
                                         loaded.weights.value_bias, loaded.weights.out_bias};
         for (int i = 0; i < 4; i++) {
             expect_matrix(m, weights[i], joined(prefix, stems[i], ".weight"), rows[i], columns[i]);
-            CHECK(!bias[i] == !(biases >> i & 1), "bias %d is %s", i, bias[i] ? "there" : "missing");
+            CHECK(!bias[i] == !(biases >> i & 1), "bias %d is %s", i,
+                  bias[i] ? "there" : "missing");
             if (biases >> i & 1) {
                 expect_bias(m, bias[i], joined(prefix, stems[i], ".bias"), 0, rows[i]);
             }
@@ -157,15 +161,16 @@ static void check_separate(const char *family, const char *prefix, const char *l
     free(m);
 }
 
-/* A fused matrix of (rows, 5) and an output of (5, out). heads 4 of 3, kv heads of the same size. */
+/* A fused matrix of (rows, 5) and an output of (5, out). heads 4 of 3, kv heads of the same size.
+ */
 static void check_fused(const char *family, const char *prefix, const char *stem, const char *out,
                         int kv_heads, int per_head, const char *flag) {
     struct maker *m = malloc(sizeof *m);
     struct layer loaded;
     int64_t rows = (4 + 2 * kv_heads) * 3;
     char sizes[64];
-    if (!check_case("family/%s %s%s %d key heads%s%s", family, prefix, stem, kv_heads, flag ? " " : "",
-                    flag ? flag : "")) {
+    if (!check_case("family/%s %s%s %d key heads%s%s", family, prefix, stem, kv_heads,
+                    flag ? " " : "", flag ? flag : "")) {
         free(m);
         return;
     }
@@ -214,10 +219,14 @@ static void check_torch(void) {
             add_linear(m, prefixes[i], "out_proj", 12, 12, 1);
             maker_write(m, "torch.safetensors", 0);
             request = request_of("torch.safetensors", NULL, 4);
-            if (load(&request, &layer, "torch.nn.MultiheadAttention", "4 4 3 3, 12 12 12, 12") == 0) {
-                expect_matrix(m, layer.weights.fused, joined(prefixes[i], "in_proj_weight", ""), 36, 12);
-                expect_bias(m, layer.weights.fused_bias, joined(prefixes[i], "in_proj_bias", ""), 0, 36);
-                expect_bias(m, layer.weights.out_bias, joined(prefixes[i], "out_proj.bias", ""), 0, 12);
+            if (load(&request, &layer, "torch.nn.MultiheadAttention", "4 4 3 3, 12 12 12, 12") ==
+                0) {
+                expect_matrix(m, layer.weights.fused, joined(prefixes[i], "in_proj_weight", ""), 36,
+                              12);
+                expect_bias(m, layer.weights.fused_bias, joined(prefixes[i], "in_proj_bias", ""), 0,
+                            36);
+                expect_bias(m, layer.weights.out_bias, joined(prefixes[i], "out_proj.bias", ""), 0,
+                            12);
                 layer_free(&layer);
             }
         }
@@ -253,7 +262,8 @@ static void check_torch(void) {
     free(m);
 }
 
-/* fused (E, 3E) stored as GPT-2 does, with the mask buffers of old checkpoints; or as Linear does. */
+/* fused (E, 3E) stored as GPT-2 does, with the mask buffers of old checkpoints; or as Linear does.
+ */
 static void check_gpt2(int stored, int bias) {
     struct maker *m = malloc(sizeof *m);
     struct layer layer;
@@ -338,7 +348,8 @@ static void check_heads(int bias) {
     maker_write(m, "heads.safetensors", 0);
     struct layer_request request = request_of("heads.safetensors", "blocks.0", 0);
     if (load(&request, &layer, "one matrix per head", "11 11 2 2, 5 5 5, 5") == 0) {
-        const headway_tensor *views[] = {layer.weights.query, layer.weights.key, layer.weights.value};
+        const headway_tensor *views[] = {layer.weights.query, layer.weights.key,
+                                         layer.weights.value};
         const headway_tensor *biases[] = {layer.weights.query_bias, layer.weights.key_bias,
                                           layer.weights.value_bias};
         static const char *const kinds[] = {"query", "key", "value"};
@@ -346,7 +357,8 @@ static void check_heads(int bias) {
             for (int row = 0; row < 22; row++) {
                 snprintf(stem, sizeof stem, "blocks.0.sa.heads.%d.%s.", row / 2, kinds[kind]);
                 float first = maker_value(m, joined(stem, "weight", ""), row % 2 * 5);
-                CHECK(at(views[kind], row, 0, 0) == first && at(views[kind], row, 4, 0) == first + 4,
+                CHECK(at(views[kind], row, 0, 0) == first &&
+                          at(views[kind], row, 4, 0) == first + 4,
                       "%s row %d", kinds[kind], row);
                 CHECK(!bias || at(biases[kind], row, 0, 1) ==
                                    maker_value(m, joined(stem, "bias", ""), row % 2),
@@ -408,7 +420,8 @@ void check_families(void) {
     check_separate("BART", "", NULL, bart, 4, 15);
     check_separate("GPT-J", "transformer.h.0.attn.", "0", bart, 4, 0);
     check_separate("T5", "encoder.block.0.layer.0.SelfAttention.", NULL, t5, 4, 0);
-    check_separate("T5 cross-attention", "decoder.block.0.layer.1.EncDecAttention.", NULL, t5, 4, 0);
+    check_separate("T5 cross-attention", "decoder.block.0.layer.1.EncDecAttention.", NULL, t5, 4,
+                   0);
     check_separate("DistilBERT", "transformer.layer.0.attention.", NULL, distil, 4, 15);
     check_fused("Phi-3", "model.layers.0.self_attn.", "qkv_proj", "o_proj", 2, 0, NULL);
     check_fused("Phi-3", "model.layers.0.self_attn.", "qkv_proj", "o_proj", 4, 0, "per-kind");

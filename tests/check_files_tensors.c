@@ -32,75 +32,77 @@ static void check_refused(const char *name, const char *header, size_t header_si
 }
 
 #define ONE(body) "{\"a\":{" body "}}"
-#define TENSOR(dtype, shape, offsets) \
+#define TENSOR(dtype, shape, offsets)                                                              \
     "{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
 
+/* One broken rule each: header, bytes of data, what the error must say. */
+static const struct {
+    const char *name, *header;
+    size_t bytes;
+    const char *words;
+} rules[] = {
+    {"no dtype", ONE("\"shape\":[1],\"data_offsets\":[0,4]"), 4, "no dtype"},
+    {"no shape", ONE("\"dtype\":\"F32\",\"data_offsets\":[0,4]"), 4, "no shape"},
+    {"no offsets", ONE("\"dtype\":\"F32\",\"shape\":[1]"), 4, "no data_offsets"},
+    {"unknown dtype", "{\"a\":" TENSOR("F99", "1", "0,4") "}", 4, "F99"},
+    {"dtype a number", ONE("\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]"), 4, "dtype"},
+    {"shape not a list", ONE("\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]"), 4, "shape"},
+    {"extent a string", "{\"a\":" TENSOR("F32", "\"1\"", "0,4") "}", 4, "shape"},
+    {"extent negative", "{\"a\":" TENSOR("F32", "-1", "0,4") "}", 4, "integer"},
+    {"extent fractional", "{\"a\":" TENSOR("F32", "1.0", "0,4") "}", 4, "integer"},
+    {"extent with exponent", "{\"a\":" TENSOR("F32", "1e0", "0,4") "}", 4, "integer"},
+    {"extent beyond 2^53", "{\"a\":" TENSOR("F32", "9007199254740993", "0,4") "}", 4, "2^53"},
+    {"extents wrap", "{\"a\":" TENSOR("F32", "4294967296,4294967296", "0,0") "}", 0, "too large"},
+    {"extents wrap to 4", "{\"a\":" TENSOR("U8", "4611686018427387904,4", "0,0") "}", 0, "2^53"},
+    {"offsets one", "{\"a\":" TENSOR("F32", "1", "0") "}", 4, "data_offsets"},
+    {"offsets three", "{\"a\":" TENSOR("F32", "1", "0,4,4") "}", 4, "data_offsets"},
+    {"offsets negative", "{\"a\":" TENSOR("F32", "2", "-4,4") "}", 8, "integer"},
+    {"offsets reversed", "{\"a\":" TENSOR("F32", "1", "8,4") "}", 8, "larger"},
+    {"offsets wrap", "{\"a\":" TENSOR("F32", "1", "9223372036854775808,9223372036854775812") "}", 4,
+     "2^53"},
+    {"span too small", "{\"a\":" TENSOR("F32", "2", "0,4") "}", 4, "spans 4|expected 8"},
+    {"span too large", "{\"a\":" TENSOR("F32", "1", "0,8") "}", 8, "spans 8|expected 4"},
+    {"span of an empty tensor", "{\"a\":" TENSOR("F32", "0", "0,4") "}", 4, "spans 4|expected 0"},
+    {"beyond the end", "{\"a\":" TENSOR("F32", "2", "0,8") "}", 4, "ends at byte 8"},
+    {"data follows", "{\"a\":" TENSOR("F32", "1", "0,4") "}", 5, "follow"},
+    {"data without tensors", "{}", 4, "follow"},
+    {"hole in front", "{\"a\":" TENSOR("F32", "1", "4,8") "}", 8, "hole"},
+    {"hole between", "{\"a\":" TENSOR("F32", "1", "0,4") ",\"b\":" TENSOR("F32", "1", "8,12") "}",
+     12, "hole"},
+    {"overlap", "{\"a\":" TENSOR("F32", "2", "0,8") ",\"b\":" TENSOR("F32", "2", "4,12") "}", 12,
+     "overlap"},
+    {"the same bytes twice",
+     "{\"a\":" TENSOR("F32", "1", "0,4") ",\"b\":" TENSOR("F32", "1", "0,4") "}", 4, "overlap"},
+    {"a name twice", "{\"a\":" TENSOR("F32", "1", "0,4") ",\"a\":" TENSOR("F32", "1", "4,8") "}", 8,
+     "\"a\" twice"},
+    {"a name twice, escaped",
+     "{\"a\":" TENSOR("F32", "1", "0,4") ",\"\\u0061\":" TENSOR("F32", "1", "4,8") "}", 8, "twice"},
+    {"a key twice", ONE("\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"),
+     4, "\"dtype\" twice"},
+    {"tensor a list", "{\"a\":[1]}", 4, "object"},
+    {"metadata a list", "{\"__metadata__\":[\"a\"]}", 0, "__metadata__"},
+    {"metadata with numbers", "{\"__metadata__\":{\"a\":1}}", 0, "__metadata__"},
+    {"half bytes", "{\"a\":" TENSOR("F4", "3", "0,2") "}", 2, "whole bytes"},
+    {"space in front", " {}", 0, "begin with {"},
+    {"a list", "[]", 0, "begin with {"},
+    {"no end", "{\"a\":", 0, "too early"},
+    {"two objects", "{}{}", 0, "follows"},
+    {"comma at the end", "{\"a\":" TENSOR("F32", "1", "0,4") ",}", 4, "malformed"},
+    {"leading zero", "{\"a\":" TENSOR("F32", "01", "0,4") "}", 4, "begins with 0"},
+    {"unquoted", "{a:1}", 0, "malformed"},
+    {"control character", "{\"a\n\":1}", 0, "control"},
+    {"unknown escape", "{\"\\x\":1}", 0, "escape"},
+    {"NUL escaped", "{\"a\\u0000b\":1}", 0, "NUL"},
+    {"bad UTF-8", "{\"\xc3(\":1}", 0, "UTF-8"},
+    {"long UTF-8", "{\"\xc0\xaf\":1}", 0, "UTF-8"},
+    {"surrogate", "{\"\xed\xa0\x80\":1}", 0, "UTF-8"},
+    {"half a surrogate pair", "{\"\\ud800\":1}", 0, "malformed"},
+};
+
 static void check_rules(void) {
-    static const struct {
-        const char *name, *header;
-        size_t bytes;
-        const char *words;
-    } table[] = {
-        {"no dtype", ONE("\"shape\":[1],\"data_offsets\":[0,4]"), 4, "no dtype"},
-        {"no shape", ONE("\"dtype\":\"F32\",\"data_offsets\":[0,4]"), 4, "no shape"},
-        {"no offsets", ONE("\"dtype\":\"F32\",\"shape\":[1]"), 4, "no data_offsets"},
-        {"unknown dtype", "{\"a\":" TENSOR("F99", "1", "0,4") "}", 4, "F99"},
-        {"dtype a number", ONE("\"dtype\":4,\"shape\":[1],\"data_offsets\":[0,4]"), 4, "dtype"},
-        {"shape not a list", ONE("\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]"), 4, "shape"},
-        {"extent a string", "{\"a\":" TENSOR("F32", "\"1\"", "0,4") "}", 4, "shape"},
-        {"extent negative", "{\"a\":" TENSOR("F32", "-1", "0,4") "}", 4, "integer"},
-        {"extent fractional", "{\"a\":" TENSOR("F32", "1.0", "0,4") "}", 4, "integer"},
-        {"extent with exponent", "{\"a\":" TENSOR("F32", "1e0", "0,4") "}", 4, "integer"},
-        {"extent beyond 2^53", "{\"a\":" TENSOR("F32", "9007199254740993", "0,4") "}", 4, "2^53"},
-        {"extents wrap", "{\"a\":" TENSOR("F32", "4294967296,4294967296", "0,0") "}", 0, "too large"},
-        {"extents wrap to 4", "{\"a\":" TENSOR("U8", "4611686018427387904,4", "0,0") "}", 0, "2^53"},
-        {"offsets one", "{\"a\":" TENSOR("F32", "1", "0") "}", 4, "data_offsets"},
-        {"offsets three", "{\"a\":" TENSOR("F32", "1", "0,4,4") "}", 4, "data_offsets"},
-        {"offsets negative", "{\"a\":" TENSOR("F32", "2", "-4,4") "}", 8, "integer"},
-        {"offsets reversed", "{\"a\":" TENSOR("F32", "1", "8,4") "}", 8, "larger"},
-        {"offsets wrap", "{\"a\":" TENSOR("F32", "1", "9223372036854775808,9223372036854775812") "}", 4,
-         "2^53"},
-        {"span too small", "{\"a\":" TENSOR("F32", "2", "0,4") "}", 4, "spans 4|expected 8"},
-        {"span too large", "{\"a\":" TENSOR("F32", "1", "0,8") "}", 8, "spans 8|expected 4"},
-        {"span of an empty tensor", "{\"a\":" TENSOR("F32", "0", "0,4") "}", 4, "spans 4|expected 0"},
-        {"beyond the end", "{\"a\":" TENSOR("F32", "2", "0,8") "}", 4, "ends at byte 8"},
-        {"data follows", "{\"a\":" TENSOR("F32", "1", "0,4") "}", 5, "follow"},
-        {"data without tensors", "{}", 4, "follow"},
-        {"hole in front", "{\"a\":" TENSOR("F32", "1", "4,8") "}", 8, "hole"},
-        {"hole between",
-         "{\"a\":" TENSOR("F32", "1", "0,4") ",\"b\":" TENSOR("F32", "1", "8,12") "}", 12, "hole"},
-        {"overlap", "{\"a\":" TENSOR("F32", "2", "0,8") ",\"b\":" TENSOR("F32", "2", "4,12") "}", 12,
-         "overlap"},
-        {"the same bytes twice",
-         "{\"a\":" TENSOR("F32", "1", "0,4") ",\"b\":" TENSOR("F32", "1", "0,4") "}", 4, "overlap"},
-        {"a name twice", "{\"a\":" TENSOR("F32", "1", "0,4") ",\"a\":" TENSOR("F32", "1", "4,8") "}", 8,
-         "\"a\" twice"},
-        {"a name twice, escaped",
-         "{\"a\":" TENSOR("F32", "1", "0,4") ",\"\\u0061\":" TENSOR("F32", "1", "4,8") "}", 8, "twice"},
-        {"a key twice", ONE("\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"), 4,
-         "\"dtype\" twice"},
-        {"tensor a list", "{\"a\":[1]}", 4, "object"},
-        {"metadata a list", "{\"__metadata__\":[\"a\"]}", 0, "__metadata__"},
-        {"metadata with numbers", "{\"__metadata__\":{\"a\":1}}", 0, "__metadata__"},
-        {"half bytes", "{\"a\":" TENSOR("F4", "3", "0,2") "}", 2, "whole bytes"},
-        {"space in front", " {}", 0, "begin with {"},
-        {"a list", "[]", 0, "begin with {"},
-        {"no end", "{\"a\":", 0, "too early"},
-        {"two objects", "{}{}", 0, "follows"},
-        {"comma at the end", "{\"a\":" TENSOR("F32", "1", "0,4") ",}", 4, "malformed"},
-        {"leading zero", "{\"a\":" TENSOR("F32", "01", "0,4") "}", 4, "begins with 0"},
-        {"unquoted", "{a:1}", 0, "malformed"},
-        {"control character", "{\"a\n\":1}", 0, "control"},
-        {"unknown escape", "{\"\\x\":1}", 0, "escape"},
-        {"NUL escaped", "{\"a\\u0000b\":1}", 0, "NUL"},
-        {"bad UTF-8", "{\"\xc3(\":1}", 0, "UTF-8"},
-        {"long UTF-8", "{\"\xc0\xaf\":1}", 0, "UTF-8"},
-        {"surrogate", "{\"\xed\xa0\x80\":1}", 0, "UTF-8"},
-        {"half a surrogate pair", "{\"\\ud800\":1}", 0, "malformed"},
-    };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        check_refused(table[i].name, table[i].header, strlen(table[i].header), table[i].bytes,
-                      table[i].words);
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        check_refused(rules[i].name, rules[i].header, strlen(rules[i].header), rules[i].bytes,
+                      rules[i].words);
     }
     check_refused("NUL padding", "{}\0\0\0", 5, 0, "NUL");
     char deep[400] = "{\"a\":";
@@ -165,10 +167,11 @@ static void check_every_length(void) {
     free(m);
 }
 
-/* Whatever one byte of the header is changed to, the reader returns, and tensors lie in the file. */
+/* Whatever one byte of the header is changed to, the reader returns, and tensors lie in the file.
+ */
 static void check_bytes_changed(void) {
-    static const char changes[] = {0, ' ', '"', ',', ':', '0', '9', '-', '[', ']', '{', '}', '\\', 'e',
-                                   (char)0xc3};
+    static const char changes[] = {0,   ' ', '"', ',', ':',  '0', '9',       '-',
+                                   '[', ']', '{', '}', '\\', 'e', (char)0xc3};
     struct maker *m = malloc(sizeof *m);
     char error[ERROR_SIZE];
     struct tensors *tensors = NULL;
@@ -243,8 +246,6 @@ static void check_type(const char *type, int padded_by) {
 
 static void check_good(void) {
     static const char *const types[] = {"F32", "F16", "BF16", "F64"};
-    char error[ERROR_SIZE];
-    struct tensors *tensors = NULL;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         for (int padded_by = 0; padded_by < 8; padded_by++) {
             if (check_case("safetensors/read/%s behind %d spaces", types[i], padded_by)) {
@@ -252,12 +253,69 @@ static void check_good(void) {
             }
         }
     }
+}
+
+static void check_unusual(void) {
+    char error[ERROR_SIZE];
+    struct tensors *tensors = NULL;
     if (check_case("safetensors/read/unsorted, other types, metadata, spaces")) {
-        static const char header[] =
-            "{ \"b\" : " TENSOR("F32", "1", "4,8") ",\"__metadata__\":{\"format\":\"pt\"},\n\t\"a\":"
-            TENSOR("F32", "1", "0,4") ",\"c\":" TENSOR("F8_E4M3", "2", "8,10") ",\"\\u00e9\":"
-            TENSOR("U64", "0,3", "8,8") ",\"r\":" TENSOR("U8", "1,1,1,1,1,1,1,1,1,1", "10,11")
-            ",\"x\":{\"dtype\":\"I64\",\"new\":{},\"shape\":[1],\"data_offsets\":[11,19]}}\r\n \t ";
+        static const char header[] = "{ \"b\" : " TENSOR(
+            "F32", "1",
+            "4,8") ",\"__metadata__\":{\"format\":\"pt\"},"
+                   "\n\t\"a\":" TENSOR("F32", "1", "0,4") ",\"c\":" TENSOR(
+                       "F8_E4M3", "2",
+                       "8,10") ",\"\\u00e9\":" TENSOR("U64", "0,3",
+                                                      "8,8") ",\"r\":" TENSOR("U8",
+                                                                              "1,1,1,1,1,"
+                                                                              "1,1,1,1,1",
+                                                                              "10,11") ","
+                                                                                       "\""
+                                                                                       "x"
+                                                                                       "\""
+                                                                                       ":{"
+                                                                                       "\""
+                                                                                       "dt"
+                                                                                       "yp"
+                                                                                       "e"
+                                                                                       "\""
+                                                                                       ":"
+                                                                                       "\""
+                                                                                       "I6"
+                                                                                       "4"
+                                                                                       "\""
+                                                                                       ","
+                                                                                       "\""
+                                                                                       "ne"
+                                                                                       "w"
+                                                                                       "\""
+                                                                                       ":{"
+                                                                                       "},"
+                                                                                       "\""
+                                                                                       "sh"
+                                                                                       "ap"
+                                                                                       "e"
+                                                                                       "\""
+                                                                                       ":["
+                                                                                       "1]"
+                                                                                       ","
+                                                                                       "\""
+                                                                                       "da"
+                                                                                       "ta"
+                                                                                       "_o"
+                                                                                       "ff"
+                                                                                       "se"
+                                                                                       "ts"
+                                                                                       "\""
+                                                                                       ":["
+                                                                                       "11"
+                                                                                       ",1"
+                                                                                       "9]"
+                                                                                       "}}"
+                                                                                       "\r"
+                                                                                       "\n"
+                                                                                       " "
+                                                                                       "\t"
+                                                                                       " ";
         put_file("good.safetensors", header, sizeof header - 1, -1, 19);
         CHECK(tensors_open(&tensors, files_path("good.safetensors"), error) == 0, "%s", error);
         if (tensors) {
@@ -277,6 +335,7 @@ static void check_good(void) {
 
 void check_safetensors(void) {
     check_good();
+    check_unusual();
     check_rules();
     check_header_lengths();
     check_every_length();
@@ -300,8 +359,9 @@ static void make_shards(const char *folder, const char *index) {
     free(m);
 }
 
-#define MAP(a, b) \
-    "{\"metadata\":{\"total_size\":24.0},\"weight_map\":{\"a.weight\":\"" a "\",\"b.weight\":\"" b "\"}}"
+#define MAP(a, b)                                                                                  \
+    "{\"metadata\":{\"total_size\":24.0},\"weight_map\":{\"a.weight\":\"" a "\",\"b.weight\":\"" b \
+    "\"}}"
 #define FIRST "model-00001-of-00002.safetensors"
 #define SECOND "model-00002-of-00002.safetensors"
 
@@ -354,6 +414,7 @@ void check_shards(void) {
     }
     check_bad_index("path with a slash", MAP(FIRST, "../sharded/" SECOND), "same folder");
     check_bad_index("absolute path", MAP(FIRST, "/etc/passwd"), "same folder");
+    check_bad_index("a folder below", MAP(FIRST, "below/" SECOND), "same folder");
     check_bad_index("parent", MAP(FIRST, ".."), "same folder");
     check_bad_index("another kind of file", MAP(FIRST, "config.json"), "same folder");
     check_bad_index("empty name", MAP(FIRST, ""), "same folder");
@@ -369,7 +430,8 @@ void check_shards(void) {
     if (check_case("safetensors/folder")) {
         struct maker *m = malloc(sizeof *m);
         files_empty("folder");
-        CHECK(tensors_open(&tensors, files_path("folder"), error) == -1, "an empty folder was read");
+        CHECK(tensors_open(&tensors, files_path("folder"), error) == -1,
+              "an empty folder was read");
         files_check_error(error, "0 .safetensors");
         maker_start(m);
         maker_vector(m, "a.weight", 3);

@@ -101,8 +101,9 @@ int array_make(struct array *array, enum array_type type, int rank, const int64_
     return 0;
 }
 
-/* A double as a binary float of `fraction` bits below the leading one, exponents from `lowest` (that
- * of the smallest normal) to -lowest + 1, in the low bits of the result. Rounds once, to even. */
+/* A double as a binary float of `fraction` bits below the leading one, exponents from `lowest`
+ * (that of the smallest normal) to -lowest + 1, in the low bits of the result. Rounds once, to
+ * even. */
 static uint16_t narrow(double x, int fraction, int lowest) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -123,7 +124,8 @@ static uint16_t narrow(double x, int fraction, int lowest) {
     if (exponent > 1 - lowest) {
         return (uint16_t)(sign | infinity);
     }
-    /* In units of the last place: the integer that rint leaves carries into the exponent by itself. */
+    /* In units of the last place: the integer that rint leaves carries into the exponent by itself.
+     */
     double units = rint(ldexp(magnitude, fraction - exponent));
     uint32_t result = ((uint32_t)(exponent - lowest) << fraction) + (uint32_t)units;
     return (uint16_t)(sign | (result > infinity ? infinity : result));

@@ -10,7 +10,15 @@
 #define ERROR_SIZE 1024
 
 enum array_type {
-    ARRAY_F32, ARRAY_F16, ARRAY_BF16, ARRAY_F64, ARRAY_BOOL, ARRAY_I8, ARRAY_U8, ARRAY_I32, ARRAY_I64
+    ARRAY_F32,
+    ARRAY_F16,
+    ARRAY_BF16,
+    ARRAY_F64,
+    ARRAY_BOOL,
+    ARRAY_I8,
+    ARRAY_U8,
+    ARRAY_I32,
+    ARRAY_I64
 };
 
 /* C order, densely packed. Owns data. */
@@ -27,7 +35,8 @@ int64_t array_count(const struct array *array); /* product of the shape; checked
 void array_free(struct array *array);
 
 /* Allocates zeroed data of that shape. 0, or -1 with error filled. */
-int array_make(struct array *array, enum array_type type, int rank, const int64_t *shape, char *error);
+int array_make(struct array *array, enum array_type type, int rank, const int64_t *shape,
+               char *error);
 /* A new array of another floating type; one rounding to nearest even. Integers and bool go to F32
  * only (a bool that is not zero becomes 1). */
 int array_convert(struct array *to, const struct array *from, enum array_type type, char *error);

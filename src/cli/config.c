@@ -14,8 +14,8 @@
 
 #define CONFIG_LIMIT (64 << 20)
 
-static const char *const head_keys[] = {"num_attention_heads", "n_head",          "num_heads",
-                                        "n_heads",             "attention_heads", NULL};
+static const char *const head_keys[] = {"num_attention_heads", "n_head", "num_heads", "n_heads",
+                                        "attention_heads",     NULL};
 static const char *const kv_head_keys[] = {"num_key_value_heads", "num_kv_heads", "n_head_kv",
                                            "n_kv_heads", NULL};
 static const char *const size_keys[] = {"head_dim", "d_kv", "kv_channels", NULL};
@@ -46,9 +46,9 @@ int module_has(const char *module, const char *component) {
 }
 
 int module_is_cross(const char *module) {
-    static const char *const names[] = {"encoder_attn",   "crossattention", "EncDecAttention",
-                                        "cross_attn",     "multihead_attn", "cross_attention",
-                                        "encoder_decoder_attention"};
+    static const char *const names[] = {
+        "encoder_attn",   "crossattention",  "EncDecAttention",          "cross_attn",
+        "multihead_attn", "cross_attention", "encoder_decoder_attention"};
     const char *dot = strrchr(module, '.');
     const char *last = dot ? dot + 1 : module;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -83,7 +83,8 @@ static int has_heads(const cJSON *part) {
 /* Other objects, such as RoPE's parameters, may be called after a component too. */
 static int is_part(const cJSON *item) {
     int part = has_heads(item) || json_get(item, "model_type");
-    for (const cJSON *child = cJSON_IsObject(item) ? item->child : NULL; child; child = child->next) {
+    for (const cJSON *child = cJSON_IsObject(item) ? item->child : NULL; child;
+         child = child->next) {
         part |= cJSON_IsObject(child) && has_heads(child);
     }
     return part;
@@ -105,7 +106,8 @@ static int part_matches(const char *key, const char *component, size_t length) {
         return 1;
     }
     int language = strncmp(key, "text_", 5) == 0 || strncmp(key, "llm_", 4) == 0;
-    return (strncmp(key, "vision_", 7) == 0 && length == 6 && memcmp(component, "visual", 6) == 0) ||
+    return (strncmp(key, "vision_", 7) == 0 && length == 6 &&
+            memcmp(component, "visual", 6) == 0) ||
            (language && length == 14 && memcmp(component, "language_model", 14) == 0);
 }
 
@@ -137,8 +139,8 @@ static const cJSON *choose_part(const cJSON *root, const char *module, const cha
         if (cJSON_IsObject(item) && has_heads(item)) {
             if (only) {
                 error_set(error,
-                          "%s: has the parts %s and %s, and the module's name %s tells neither", path,
-                          only->string, item->string, module);
+                          "%s: has the parts %s and %s, and the module's name %s tells neither",
+                          path, only->string, item->string, module);
                 return NULL;
             }
             only = item;
@@ -229,22 +231,24 @@ static int read_scale(const cJSON *part, const char *module, struct model_facts 
 
 static void read_decoder(const cJSON *root, const cJSON *part, const char *module,
                          struct model_facts *facts) {
-    static const char *const causal[] = {"gpt2",  "gptj",   "gpt_neo", "gpt_neox",        "opt",
-                                         "xglm",  "biogpt", "bloom",   "clip_text_model", "llama",
-                                         "ctrl",  "gpt_bigcode", NULL};
+    static const char *const causal[] = {
+        "gpt2", "gptj",        "gpt_neo", "gpt_neox",        "opt",
+        "xglm", "biogpt",      "bloom",   "clip_text_model", "llama",
+        "ctrl", "gpt_bigcode", NULL};
     for (int i = 0; causal[i]; i++) {
         facts->is_decoder |= strcmp(facts->model_type, causal[i]) == 0;
     }
     if (part == root || module_has(module, "language_model")) {
         const cJSON *names = json_get(root, "architectures");
         for (const cJSON *item = names ? names->child : NULL; item; item = item->next) {
-            facts->is_decoder |= cJSON_IsString(item) && (strstr(item->valuestring, "ForCausalLM") ||
-                                                          strstr(item->valuestring, "LMHeadModel"));
+            facts->is_decoder |=
+                cJSON_IsString(item) && (strstr(item->valuestring, "ForCausalLM") ||
+                                         strstr(item->valuestring, "LMHeadModel"));
         }
     }
     facts->is_decoder |= cJSON_IsTrue(json_get(part, "is_decoder"));
-    facts->is_decoder |= cJSON_IsTrue(json_get(part, "is_encoder_decoder")) &&
-                         module_has(module, "decoder");
+    facts->is_decoder |=
+        cJSON_IsTrue(json_get(part, "is_encoder_decoder")) && module_has(module, "decoder");
     facts->is_decoder &= !module_is_cross(module);
 }
 

@@ -8,8 +8,8 @@ static void refuse(struct model_facts *facts, const char *what, const char *fiel
     if (strstr(facts->refused, what)) {
         return;
     }
-    snprintf(facts->refused + used, sizeof facts->refused - used, "%s%s (%s)", used ? ", " : "", what,
-             field);
+    snprintf(facts->refused + used, sizeof facts->refused - used, "%s%s (%s)", used ? ", " : "",
+             what, field);
 }
 
 /* Set to something: not null, false, 0, "" or an empty list. */
@@ -72,12 +72,13 @@ static const struct {
 
 /* Families with RoPE whose older config.json does not say so; names that begin like this. */
 static const char *const rope_families[] = {
-    "llama",    "mistral",   "ministral", "mixtral",  "qwen2",   "qwen3",   "gemma",      "phi",
-    "gptj",     "gpt_neox",  "cohere",    "glm",      "chatglm", "granite", "olmo",       "stablelm",
-    "starcoder2", "codegen", "persimmon", "fuyu",     "internlm", "exaone", "baichuan",   "deepseek",
-    "smollm",   "nemotron",  "roformer",  "modernbert", "nomic_bert", "gpt_oss", "minicpm", "helium",
-    "dbrx",     "chameleon", "pixtral",   "hunyuan",  "bitnet",  "jetmoe",  "eurobert",   "falcon",
-    "ernie4",   "seed_oss",  "apertus",   "arcee",    "lfm2",    "rope",
+    "llama",      "mistral",  "ministral",  "mixtral",  "qwen2",     "qwen3",     "gemma",
+    "phi",        "gptj",     "gpt_neox",   "cohere",   "glm",       "chatglm",   "granite",
+    "olmo",       "stablelm", "starcoder2", "codegen",  "persimmon", "fuyu",      "internlm",
+    "exaone",     "baichuan", "deepseek",   "smollm",   "nemotron",  "roformer",  "modernbert",
+    "nomic_bert", "gpt_oss",  "minicpm",    "helium",   "dbrx",      "chameleon", "pixtral",
+    "hunyuan",    "bitnet",   "jetmoe",     "eurobert", "falcon",    "ernie4",    "seed_oss",
+    "apertus",    "arcee",    "lfm2",       "rope",
 };
 
 /* Families that share names with BERT, BART or timm and compute something else. */
@@ -143,6 +144,16 @@ static void refuse_positions(const cJSON *part, const char *field, struct model_
     }
 }
 
+/* The kind of RoPE's scaling, which a refusal should name beside RoPE itself. */
+static void refuse_scaling(const cJSON *part, const char *field, struct model_facts *facts) {
+    const cJSON *item = json_get(part, field);
+    const cJSON *kind = json_get(item, "rope_type");
+    kind = kind ? kind : json_get(item, "type");
+    if (cJSON_IsString(kind) && strcmp(kind->valuestring, "default") != 0) {
+        refuse(facts, "scaling of positions", kind->valuestring);
+    }
+}
+
 /* Kinds of attention told layer by layer: a list with a name for each. NULL: not told. */
 static const char *kind_of_layer(const cJSON *part, const char *field, const char *module) {
     const cJSON *list = json_get(part, field);
@@ -158,7 +169,8 @@ static void refuse_windows(const cJSON *part, const char *module, struct model_f
     const char *kind = kind_of_layer(part, "layer_types", module);
     int full = kind && strcmp(kind, "full_attention") == 0;
     if (kind && !full) {
-        refuse(facts, strcmp(kind, "sliding_attention") == 0 ? "sliding window" : kind, "layer_types");
+        refuse(facts, strcmp(kind, "sliding_attention") == 0 ? "sliding window" : kind,
+               "layer_types");
     }
     if (is_set(part, "sliding_window") && !full &&
         !cJSON_IsFalse(json_get(part, "use_sliding_window"))) {
@@ -183,11 +195,14 @@ void config_refuse(const cJSON *part, const char *module, struct model_facts *fa
             refuse(facts, fields[i].what, fields[i].field);
         }
     }
+    refuse_scaling(part, "rope_parameters", facts);
+    refuse_scaling(part, "rope_scaling", facts);
     refuse_family(part, facts);
     refuse_positions(part, "position_embedding_type", facts);
     refuse_positions(part, "position_embeddings_type", facts);
     refuse_windows(part, module, facts);
     if (is_set(part, "relative_attention_num_buckets") && !module_is_cross(module)) {
-        refuse(facts, "relative position bias", "relative_attention_num_buckets");
+        refuse(facts, "relative position bias",
+               "relative_attention_bias, relative_attention_num_buckets");
     }
 }

@@ -78,10 +78,7 @@ static const struct family families[] = {
      .fused = "query_key_value",
      .outs = {"dense"},
      .rows = QKV_ROWS_PER_HEAD},
-    {.name = "query_key_value",
-     .form = FORM_FUSED,
-     .fused = "query_key_value",
-     .outs = {"dense"}},
+    {.name = "query_key_value", .form = FORM_FUSED, .fused = "query_key_value", .outs = {"dense"}},
     {.name = "timm ViT",
      .form = FORM_FUSED,
      .fused = "qkv",
@@ -115,7 +112,8 @@ const char *module_family_name(const struct module *module, const char *out) {
     return name;
 }
 
-/* Digits compare as numbers, and a dot before all else, so that a module precedes those inside it. */
+/* Digits compare as numbers, and a dot before all else, so that a module precedes those inside it.
+ */
 static int natural_order(const char *a, const char *b) {
     while (*a && *b) {
         if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
@@ -123,7 +121,8 @@ static int natural_order(const char *a, const char *b) {
             b += strspn(b, "0");
             size_t digits_a = strspn(a, "0123456789");
             size_t digits_b = strspn(b, "0123456789");
-            int order = digits_a != digits_b ? (digits_a < digits_b ? -1 : 1) : strncmp(a, b, digits_a);
+            int order =
+                digits_a != digits_b ? (digits_a < digits_b ? -1 : 1) : strncmp(a, b, digits_a);
             if (order != 0) {
                 return order;
             }
@@ -196,7 +195,8 @@ static int matches(const struct family *family, const char *name, const char *an
         return 1;
     }
     size_t parent = strlen(family->parent);
-    return *path_length >= parent && memcmp(name + *path_length - parent, family->parent, parent) == 0 &&
+    return *path_length >= parent &&
+           memcmp(name + *path_length - parent, family->parent, parent) == 0 &&
            (*path_length == parent || name[*path_length - parent - 1] == '.');
 }
 
@@ -276,7 +276,8 @@ const struct module *modules_choose(const struct modules *modules, const char *l
         if (number < modules->count) {
             return &modules->items[number];
         }
-        error_set(error, "%s: --layer %s was given, expected a number below %d, that of the layers found",
+        error_set(error,
+                  "%s: --layer %s was given, expected a number below %d, that of the layers found",
                   weights_path, layer, modules->count);
         return NULL;
     }
@@ -291,10 +292,11 @@ const struct module *modules_choose(const struct modules *modules, const char *l
     if (fitting == 1) {
         return found;
     }
-    list_fitting(modules, fitting ? prefix : "", fitting ? fitting : modules->count, list, sizeof list);
+    list_fitting(modules, fitting ? prefix : "", fitting ? fitting : modules->count, list,
+                 sizeof list);
     if (fitting == 0) {
-        error_set(error, "%s: no attention module fits --layer %s, expected one of %s", weights_path,
-                  layer, list);
+        error_set(error, "%s: no attention module fits --layer %s, expected one of %s",
+                  weights_path, layer, list);
     } else if (layer) {
         error_set(error, "%s: --layer %s fits several attention modules, expected one of %s",
                   weights_path, layer, list);

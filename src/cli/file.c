@@ -49,8 +49,8 @@ int file_open(struct file *file, const char *path, char *error) {
 
 int file_read(const struct file *file, int64_t offset, void *to, int64_t bytes, char *error) {
     if (offset < 0 || bytes < 0 || bytes > file->size || offset > file->size - bytes) {
-        return error_set(error, "%s: ends at byte %lld, expected %lld more from byte %lld", file->path,
-                         (long long)file->size, (long long)bytes, (long long)offset);
+        return error_set(error, "%s: ends at byte %lld, expected %lld more from byte %lld",
+                         file->path, (long long)file->size, (long long)bytes, (long long)offset);
     }
     char *next = to;
     while (bytes > 0) {
@@ -61,7 +61,8 @@ int file_read(const struct file *file, int64_t offset, void *to, int64_t bytes, 
         }
         if (got <= 0) {
             return error_set(error, "%s: cannot be read at byte %lld: %s", file->path,
-                             (long long)offset, got < 0 ? strerror(errno) : "the file became shorter");
+                             (long long)offset,
+                             got < 0 ? strerror(errno) : "the file became shorter");
         }
         next += got;
         offset += got;

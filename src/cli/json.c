@@ -206,7 +206,8 @@ static int scan_members(struct scan *s, int depth, int close) {
             return 0;
         }
         if (c != ',') {
-            return problem(s, c == 0 ? "it has a NUL byte" : "a comma or a closing bracket was expected");
+            return problem(s, c == 0 ? "it has a NUL byte"
+                                     : "a comma or a closing bracket was expected");
         }
     }
 }
@@ -298,8 +299,8 @@ static cJSON *parse_in_c_locale(const char *text, size_t bytes) {
 
 cJSON *json_parse(const char *text, int64_t bytes, int integers_only, const char *path,
                   char *error) {
-    struct scan s = {(const unsigned char *)text, (const unsigned char *)text + bytes, integers_only,
-                     NULL};
+    struct scan s = {(const unsigned char *)text, (const unsigned char *)text + bytes,
+                     integers_only, NULL};
     if (scan_all(&s)) {
         error_set(error, "%s: the JSON is malformed at its byte %lld: %s", path,
                   (long long)(s.next - (const unsigned char *)text), s.problem);

@@ -8,11 +8,39 @@
 
 /* Parts of names that stand for something attention does. */
 static const char *const telling[] = {
-    "q_norm",   "k_norm",   "q_layernorm", "k_layernorm", "query_norm", "key_norm",  "q_ln",
-    "k_ln",     "sink",     "relative",    "rel_pos",     "distance",   "bias_k",    "bias_v",
-    "q_bias",   "v_bias",   "k_bias",      "pos_bias",    "rotary",     "inv_freq",  "lora_",
-    "alibi",    "slopes",   "lambda",      "logit_scale", "gate",       "qk_norm",   "temperature",
-    "layernorm_qk", "query_layernorm", "key_layernorm", "query_global", "key_global", "value_global",
+    "q_norm",
+    "k_norm",
+    "q_layernorm",
+    "k_layernorm",
+    "query_norm",
+    "key_norm",
+    "q_ln",
+    "k_ln",
+    "sink",
+    "relative",
+    "rel_pos",
+    "distance",
+    "bias_k",
+    "bias_v",
+    "q_bias",
+    "v_bias",
+    "k_bias",
+    "pos_bias",
+    "rotary",
+    "inv_freq",
+    "lora_",
+    "alibi",
+    "slopes",
+    "lambda",
+    "logit_scale",
+    "qk_norm",
+    "temperature",
+    "layernorm_qk",
+    "query_layernorm",
+    "key_layernorm",
+    "query_global",
+    "key_global",
+    "value_global",
 };
 
 static int is_telling(const char *name) {
@@ -36,8 +64,8 @@ static int is_part(const struct part *part, const char *name) {
 }
 
 static int is_used(const struct layer_parts *parts, const char *name, const char *relative) {
-    if (is_part(&parts->fused, name) || is_part(&parts->query, name) || is_part(&parts->key, name) ||
-        is_part(&parts->value, name) || is_part(&parts->out, name) ||
+    if (is_part(&parts->fused, name) || is_part(&parts->query, name) ||
+        is_part(&parts->key, name) || is_part(&parts->value, name) || is_part(&parts->out, name) ||
         (parts->shared_bias && strcmp(parts->shared_bias->name, name) == 0)) {
         return 1;
     }
@@ -55,8 +83,8 @@ static int is_used(const struct layer_parts *parts, const char *name, const char
 
 /* Layer norms of the block, and the causal masks that older checkpoints keep as buffers. */
 static int is_harmless(const struct tensor_info *info, const char *relative) {
-    static const char *const masks[] = {"bias", "masked_bias", "tril", "mask", "attention.bias",
-                                        "attention.masked_bias"};
+    static const char *const masks[] = {"bias", "masked_bias",    "tril",
+                                        "mask", "attention.bias", "attention.masked_bias"};
     if (strncmp(relative, "output.LayerNorm.", 17) == 0) {
         return 1;
     }
@@ -79,7 +107,8 @@ static int is_below(const char *path, const char *name) {
 }
 
 /* A module inside ours has its tensors for itself. */
-static int is_anothers(const struct modules *modules, const struct module *module, const char *name) {
+static int is_anothers(const struct modules *modules, const struct module *module,
+                       const char *name) {
     for (int i = 0; i < modules->count; i++) {
         const char *other = modules->items[i].path;
         if (strlen(other) > strlen(module->path) && is_below(module->path, other) &&
@@ -93,7 +122,8 @@ static int is_anothers(const struct modules *modules, const struct module *modul
 static int refuse(const struct module *module, const char *name, char *error) {
     int rope = strstr(name, "rotary") || strstr(name, "inv_freq");
     int position = strstr(name, "relative") || strstr(name, "rel_pos") || strstr(name, "distance");
-    return error_set(error, "the layer %s has the tensor %s%s: not in this version", module->path, name,
+    return error_set(error, "the layer %s has the tensor %s%s: not in this version", module->path,
+                     name,
                      rope       ? " (RoPE)"
                      : position ? " (relative position bias)"
                                 : ", which changes what attention computes");

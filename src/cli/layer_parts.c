@@ -102,8 +102,8 @@ static int find_out(struct tensors *tensors, const struct module *module, struct
     return find_linear(tensors, module, parts->out_stem, &parts->out, error);
 }
 
-static int find_torch(struct tensors *tensors, const struct module *module, struct layer_parts *parts,
-                      char *error) {
+static int find_torch(struct tensors *tensors, const struct module *module,
+                      struct layer_parts *parts, char *error) {
     const struct family *family = module->family;
     if (has(tensors, module, "in_proj_bias", "")) {
         parts->shared_bias = find_float(tensors, module, "in_proj_bias", "", 1, error);
@@ -133,8 +133,8 @@ static int find_torch(struct tensors *tensors, const struct module *module, stru
     return 0;
 }
 
-/* GPT-2 stores (inputs, outputs); lecture code that took its names stores (outputs, inputs). The bias
- * tells, else the ratio of outputs to inputs. */
+/* GPT-2 stores (inputs, outputs); lecture code that took its names stores (outputs, inputs). The
+ * bias tells, else the ratio of outputs to inputs. */
 static int orient_conv1d(struct part *part, int64_t ratio, int *transposed, char *error) {
     const int64_t *shape = part->weight->shape;
     char text[SHAPE_TEXT_SIZE];
@@ -178,8 +178,8 @@ static int find_conv1d(struct tensors *tensors, const struct module *module,
     return check_bias(&parts->out, error);
 }
 
-static int find_heads(struct tensors *tensors, const struct module *module, struct layer_parts *parts,
-                      char *error) {
+static int find_heads(struct tensors *tensors, const struct module *module,
+                      struct layer_parts *parts, char *error) {
     static const char *const kinds[] = {"query", "key", "value"};
     struct part *firsts[] = {&parts->query, &parts->key, &parts->value};
     char stem[64];
@@ -247,8 +247,8 @@ static int split(int64_t total, int64_t *count, int64_t *each, const char *what,
         if (*count && *each) {
             snprintf(size, sizeof size, " of %lld (%s)", (long long)*each, each_flag);
         }
-        return error_set(error, "%s has %lld channels, which are not %lld %s%s", what, (long long)total,
-                         (long long)known, *count ? "heads" : "wide heads", size);
+        return error_set(error, "%s has %lld channels, which are not %lld %s%s", what,
+                         (long long)total, (long long)known, *count ? "heads" : "wide heads", size);
     }
     if (!*count) {
         *count = total / *each;
@@ -267,14 +267,16 @@ static int split_fused(const struct layer_parts *parts, struct layer_sizes *s, c
             return -1;
         }
         if (head_rows % 3 != 0) {
-            return error_set(error, "%s has %lld rows for each of %lld heads, expected a multiple of 3",
+            return error_set(error,
+                             "%s has %lld rows for each of %lld heads, expected a multiple of 3",
                              name, (long long)head_rows, (long long)s->heads);
         }
         s->head_size = head_rows / 3;
         s->kv_heads = s->kv_heads ? s->kv_heads : s->heads;
         s->value_head_size = value_size ? value_size : s->head_size;
         if (s->kv_heads != s->heads || s->value_head_size != s->head_size) {
-            return error_set(error, "%s has its rows per head, expected as many and as large key and "
+            return error_set(error,
+                             "%s has its rows per head, expected as many and as large key and "
                              "value heads as query heads",
                              name);
         }
@@ -293,12 +295,13 @@ static int split_fused(const struct layer_parts *parts, struct layer_sizes *s, c
     int64_t both = s->head_size + s->value_head_size;
     if (s->head_size > rows || rest < both || rest % both != 0 ||
         (s->kv_heads && rest / both != s->kv_heads)) {
-        return error_set(error,
-                         "%s has %lld rows, which are not %lld query heads of %lld and %s%lld key and "
-                         "value heads of %lld and %lld",
-                         name, (long long)rows, (long long)s->heads, (long long)s->head_size,
-                         s->kv_heads ? "" : "at least ", (long long)(s->kv_heads ? s->kv_heads : 1),
-                         (long long)s->head_size, (long long)s->value_head_size);
+        return error_set(
+            error,
+            "%s has %lld rows, which are not %lld query heads of %lld and %s%lld key and "
+            "value heads of %lld and %lld",
+            name, (long long)rows, (long long)s->heads, (long long)s->head_size,
+            s->kv_heads ? "" : "at least ", (long long)(s->kv_heads ? s->kv_heads : 1),
+            (long long)s->head_size, (long long)s->value_head_size);
     }
     s->kv_heads = rest / both;
     return 0;
@@ -315,8 +318,8 @@ static int split_separate(const struct layer_parts *parts, struct layer_sizes *s
         }
         s->heads = parts->separate_heads;
     }
-    if (split(parts->query.rows * each, &s->heads, &s->head_size, parts->query.weight->name, "--heads",
-              "--head-size", error) ||
+    if (split(parts->query.rows * each, &s->heads, &s->head_size, parts->query.weight->name,
+              "--heads", "--head-size", error) ||
         split(parts->key.rows * each, &s->kv_heads, &s->head_size, key, "--kv-heads", "--head-size",
               error) ||
         split(parts->value.rows * each, &s->kv_heads, &s->value_head_size, value, "--kv-heads",
@@ -330,10 +333,12 @@ int parts_sizes(const struct layer_parts *parts, struct layer_sizes *sizes,
                 const struct module *module, char *error) {
     int fused = parts->fused.weight && !parts->query.weight;
     int64_t columns = 0;
-    const int64_t given[] = {sizes->heads, sizes->kv_heads, sizes->head_size, sizes->value_head_size};
+    const int64_t given[] = {sizes->heads, sizes->kv_heads, sizes->head_size,
+                             sizes->value_head_size};
     for (int i = 0; i < 4; i++) {
         if (given[i] < 0 || given[i] > INT32_MAX) {
-            return error_set(error, "a count of heads or a head size is %lld, expected 1 to 2^31 - 1",
+            return error_set(error,
+                             "a count of heads or a head size is %lld, expected 1 to 2^31 - 1",
                              (long long)given[i]);
         }
     }
@@ -341,7 +346,8 @@ int parts_sizes(const struct layer_parts *parts, struct layer_sizes *sizes,
         return -1;
     }
     if (sizes->heads % sizes->kv_heads != 0) {
-        return error_set(error, "%s: %lld query heads and %lld key and value heads, expected a multiple",
+        return error_set(error,
+                         "%s: %lld query heads and %lld key and value heads, expected a multiple",
                          module->path, (long long)sizes->heads, (long long)sizes->kv_heads);
     }
     if (__builtin_mul_overflow(sizes->heads, sizes->value_head_size, &columns) ||

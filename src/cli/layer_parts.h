@@ -36,7 +36,8 @@ int parts_refuse_others(struct tensors *tensors, const struct modules *modules,
 int parts_sizes(const struct layer_parts *parts, struct layer_sizes *sizes,
                 const struct module *module, char *error);
 /* Reads the data and fills layer's weights, widths, stored and memory. */
-int parts_views(struct tensors *tensors, const struct module *module, const struct layer_parts *parts,
-                const struct layer_sizes *sizes, struct layer *layer, char *error);
+int parts_views(struct tensors *tensors, const struct module *module,
+                const struct layer_parts *parts, const struct layer_sizes *sizes,
+                struct layer *layer, char *error);
 
 #endif

@@ -201,8 +201,9 @@ static int view_separate(struct views *v, headway_mha_weights *w) {
     return 0;
 }
 
-int parts_views(struct tensors *tensors, const struct module *module, const struct layer_parts *parts,
-                const struct layer_sizes *sizes, struct layer *layer, char *error) {
+int parts_views(struct tensors *tensors, const struct module *module,
+                const struct layer_parts *parts, const struct layer_sizes *sizes,
+                struct layer *layer, char *error) {
     const struct part *query = parts->query.weight ? &parts->query : &parts->fused;
     const struct part *key = parts->key.weight ? &parts->key : &parts->fused;
     const struct part *value = parts->value.weight ? &parts->value : &parts->fused;

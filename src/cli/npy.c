@@ -133,8 +133,9 @@ static int parse_shape(struct header *h) {
 static int parse_entry(struct header *h, int *seen) {
     static const char *const keys[] = {"descr", "fortran_order", "shape"};
     char key[16];
-    if (parse_string(h, key, sizeof key, "the header has a key that is not descr, fortran_order "
-                                         "or shape") ||
+    if (parse_string(h, key, sizeof key,
+                     "the header has a key that is not descr, fortran_order "
+                     "or shape") ||
         expect(h, ':', "the header has a key without a value")) {
         return -1;
     }
@@ -152,8 +153,9 @@ static int parse_entry(struct header *h, int *seen) {
     }
     *seen |= 1 << which;
     if (which == 0) {
-        return parse_string(h, h->descr, sizeof h->descr,
-                            "descr is not the name of a simple type (structured types are refused)");
+        return parse_string(
+            h, h->descr, sizeof h->descr,
+            "descr is not the name of a simple type (structured types are refused)");
     }
     return which == 1 ? parse_bool(h) : parse_shape(h);
 }
@@ -191,9 +193,9 @@ static int find_type(const char *descr, enum array_type *type, const char *path,
         const char *descr;
         enum array_type type;
     } known[] = {
-        {"<f4", ARRAY_F32},  {"<f2", ARRAY_F16}, {"<V2", ARRAY_BF16}, {"bfloat16", ARRAY_BF16},
-        {"<f8", ARRAY_F64},  {"|b1", ARRAY_BOOL}, {"|i1", ARRAY_I8},  {"|u1", ARRAY_U8},
-        {"<i4", ARRAY_I32},  {"<i8", ARRAY_I64},
+        {"<f4", ARRAY_F32}, {"<f2", ARRAY_F16},  {"<V2", ARRAY_BF16}, {"bfloat16", ARRAY_BF16},
+        {"<f8", ARRAY_F64}, {"|b1", ARRAY_BOOL}, {"|i1", ARRAY_I8},   {"|u1", ARRAY_U8},
+        {"<i4", ARRAY_I32}, {"<i8", ARRAY_I64},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(descr, known[i].descr) == 0) {
@@ -201,10 +203,11 @@ static int find_type(const char *descr, enum array_type *type, const char *path,
             return 0;
         }
     }
-    return error_set(error,
-                     "%s: the type is '%s'%s, expected little-endian f2, f4, f8, bfloat16, bool, i1, "
-                     "u1, i4 or i8",
-                     path, descr, descr[0] == '>' ? " (big endian)" : "");
+    return error_set(
+        error,
+        "%s: the type is '%s'%s, expected little-endian f2, f4, f8, bfloat16, bool, i1, "
+        "u1, i4 or i8",
+        path, descr, descr[0] == '>' ? " (big endian)" : "");
 }
 
 /* Copies column-major data to row-major: walks the target in order and steps through the source. */
@@ -261,8 +264,8 @@ static int read_header(const struct file *file, char **text, int64_t *length, in
         *length |= (int64_t)start[10] << 16 | (int64_t)start[11] << 24;
     }
     if (*length > HEADER_LIMIT || *length > file->size - *data) {
-        return error_set(error, "%s: the header's length is %lld, expected at most %lld", file->path,
-                         (long long)*length,
+        return error_set(error, "%s: the header's length is %lld, expected at most %lld",
+                         file->path, (long long)*length,
                          (long long)(*length > HEADER_LIMIT ? HEADER_LIMIT : file->size - *data));
     }
     *text = malloc((size_t)*length + 1);
@@ -287,7 +290,8 @@ static int read_data(const struct file *file, const struct header *h, int64_t be
         return error_set(error, "%s: the shape %s is too large", file->path, shape);
     }
     if (bytes != file->size - begin) {
-        return error_set(error, "%s: %lld bytes of data follow the header, expected %lld for %s of %s",
+        return error_set(error,
+                         "%s: %lld bytes of data follow the header, expected %lld for %s of %s",
                          file->path, (long long)(file->size - begin), (long long)bytes, shape,
                          array_type_name(type));
     }

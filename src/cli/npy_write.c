@@ -26,9 +26,9 @@ struct pending {
 
 static size_t make_header(char *header, const struct array *array) {
     static const char *const descr[] = {
-        [ARRAY_F32] = "<f4",  [ARRAY_F16] = "<f2", [ARRAY_BF16] = "<V2",
-        [ARRAY_F64] = "<f8",  [ARRAY_BOOL] = "|b1", [ARRAY_I8] = "|i1",
-        [ARRAY_U8] = "|u1",   [ARRAY_I32] = "<i4", [ARRAY_I64] = "<i8",
+        [ARRAY_F32] = "<f4", [ARRAY_F16] = "<f2",  [ARRAY_BF16] = "<V2",
+        [ARRAY_F64] = "<f8", [ARRAY_BOOL] = "|b1", [ARRAY_I8] = "|i1",
+        [ARRAY_U8] = "|u1",  [ARRAY_I32] = "<i4",  [ARRAY_I64] = "<i8",
     };
     char shape[SHAPE_TEXT_SIZE];
     char extent[24];
@@ -65,8 +65,8 @@ static int write_all(int fd, const char *from, size_t bytes) {
     return 0;
 }
 
-/* The same file has the same text here, however it was spelled: the folder is resolved, and the name
- * too when it exists. */
+/* The same file has the same text here, however it was spelled: the folder is resolved, and the
+ * name too when it exists. */
 static char *resolve(const char *path, char *error) {
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
@@ -93,7 +93,8 @@ static char *resolve(const char *path, char *error) {
     return resolved;
 }
 
-/* A name in final's folder that nobody uses: short, since final's own may be as long as names can be. */
+/* A name in final's folder that nobody uses: short, since final's own may be as long as names can
+ * be. */
 static char *neighbour(const char *final, int number) {
     size_t folder = (size_t)(strrchr(final, '/') - final) + 1;
     char *path = malloc(folder + 64);
@@ -126,7 +127,8 @@ static int write_pending(struct pending *p, const struct npy_output *output, int
     char header[512];
     struct stat status;
     if (stat(p->final, &status) == 0 && !S_ISREG(status.st_mode)) {
-        return error_set(error, "%s: is not a regular file, expected a .npy to write", output->path);
+        return error_set(error, "%s: is not a regular file, expected a .npy to write",
+                         output->path);
     }
     int fd = create_neighbour(p, number);
     if (fd < 0) {
@@ -140,7 +142,8 @@ static int write_pending(struct pending *p, const struct npy_output *output, int
         failed = 1;
         reason = errno;
     }
-    return failed ? error_set(error, "%s: cannot be written: %s", output->path, strerror(reason)) : 0;
+    return failed ? error_set(error, "%s: cannot be written: %s", output->path, strerror(reason))
+                  : 0;
 }
 
 static int rename_pending(struct pending *p, const char *path, int *number, char *error) {

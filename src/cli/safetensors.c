@@ -61,7 +61,8 @@ static int parse_shape(struct tensor_info *info, const cJSON *item, int bits, in
         info->rank++;
         empty |= extent == 0;
         if (extent > 0 && __builtin_mul_overflow(total, extent, &total)) {
-            return error_set(error, "%s: tensor %s has a shape that is too large", path, info->name);
+            return error_set(error, "%s: tensor %s has a shape that is too large", path,
+                             info->name);
         }
     }
     if (info->rank > ARRAY_MAX_RANK) {
@@ -82,7 +83,8 @@ static int parse_offsets(struct tensor_info *info, const cJSON *item, const char
     const cJSON *first = cJSON_IsArray(item) ? item->child : NULL;
     if (!first || !first->next || first->next->next || json_integer(first, &info->begin) ||
         json_integer(first->next, &info->end) || info->begin < 0) {
-        return error_set(error, "%s: tensor %s has no data_offsets of two integers", path, info->name);
+        return error_set(error, "%s: tensor %s has no data_offsets of two integers", path,
+                         info->name);
     }
     if (info->begin > info->end) {
         return error_set(error, "%s: tensor %s has the offsets %lld and %lld, the first is larger",
@@ -91,7 +93,8 @@ static int parse_offsets(struct tensor_info *info, const cJSON *item, const char
     return 0;
 }
 
-static int parse_tensor(struct tensor_info *info, const cJSON *item, const char *path, char *error) {
+static int parse_tensor(struct tensor_info *info, const cJSON *item, const char *path,
+                        char *error) {
     int bits = 0;
     int64_t bytes = 0;
     if (!cJSON_IsObject(item)) {
@@ -103,9 +106,9 @@ static int parse_tensor(struct tensor_info *info, const cJSON *item, const char 
         return -1;
     }
     if (info->end - info->begin != bytes) {
-        return error_set(error, "%s: tensor %s spans %lld bytes, expected %lld for its shape and %s",
-                         path, info->name, (long long)(info->end - info->begin), (long long)bytes,
-                         info->type_name);
+        return error_set(
+            error, "%s: tensor %s spans %lld bytes, expected %lld for its shape and %s", path,
+            info->name, (long long)(info->end - info->begin), (long long)bytes, info->type_name);
     }
     return 0;
 }
@@ -145,8 +148,8 @@ static int check_cover(struct shard *shard, int64_t bytes, char *error) {
     for (int64_t i = 0; i < shard->count; i++) {
         const struct tensor_info *info = &shard->infos[i];
         if (info->end > bytes) {
-            return error_set(error, "%s: tensor %s ends at byte %lld of the data, which has %lld", path,
-                             info->name, (long long)info->end, (long long)bytes);
+            return error_set(error, "%s: tensor %s ends at byte %lld of the data, which has %lld",
+                             path, info->name, (long long)info->end, (long long)bytes);
         }
         if (info->begin != at) {
             return error_set(error, "%s: tensor %s begins at byte %lld of the data, %s %lld", path,
@@ -158,7 +161,8 @@ static int check_cover(struct shard *shard, int64_t bytes, char *error) {
         at = info->end;
     }
     if (at != bytes) {
-        return error_set(error, "%s: %lld bytes follow the last tensor", path, (long long)(bytes - at));
+        return error_set(error, "%s: %lld bytes follow the last tensor", path,
+                         (long long)(bytes - at));
     }
     if (shard->count > 0) {
         qsort(shard->infos, (size_t)shard->count, sizeof *shard->infos, by_name);
@@ -207,9 +211,9 @@ static int check_length(const struct file *file, int64_t *length, char *error) {
         value = value << 8 | start[i];
     }
     if (value > SAFETENSORS_HEADER_LIMIT) {
-        return error_set(error,
-                         "%s: the header's length is %llu, expected at most %d (is it a .safetensors?)",
-                         file->path, (unsigned long long)value, SAFETENSORS_HEADER_LIMIT);
+        return error_set(
+            error, "%s: the header's length is %llu, expected at most %d (is it a .safetensors?)",
+            file->path, (unsigned long long)value, SAFETENSORS_HEADER_LIMIT);
     }
     if ((int64_t)value > file->size - 8 || value < 2) {
         return error_set(error, "%s: the header's length is %llu, the file has %lld bytes after it",
@@ -270,8 +274,8 @@ float *shard_read(const struct shard *shard, const struct tensor_info *info, cha
     const char *path = shard->file.path;
     int64_t stored = info->end - info->begin;
     if (!info->is_float) {
-        error_set(error, "%s: tensor %s is %s, expected F32, F16, BF16 or F64 of rank at most %d", path,
-                  info->name, info->type_name, ARRAY_MAX_RANK);
+        error_set(error, "%s: tensor %s is %s, expected F32, F16, BF16 or F64 of rank at most %d",
+                  path, info->name, info->type_name, ARRAY_MAX_RANK);
         return NULL;
     }
     int64_t count = stored / (int64_t)array_type_size(info->type);

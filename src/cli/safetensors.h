@@ -1,5 +1,5 @@
-/* Tensors by name from a .safetensors file, a folder with one, or shards with their index. Headers are
- * checked whole before anything is believed; data is read when it is asked for. */
+/* Tensors by name from a .safetensors file, a folder with one, or shards with their index. Headers
+ * are checked whole before anything is believed; data is read when it is asked for. */
 #ifndef HEADWAY_SAFETENSORS_H
 #define HEADWAY_SAFETENSORS_H
 

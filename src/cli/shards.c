@@ -16,11 +16,11 @@ struct entry {
 
 struct tensors {
     char *folder;
-    cJSON *index; /* NULL for a single file; owns the entries' names */
+    cJSON *index;          /* NULL for a single file; owns the entries' names */
     struct entry *entries; /* sorted by name */
     int64_t count;
     const char **shard_names; /* in the folder, sorted; owned by index */
-    struct shard *shards; /* those not looked at yet have no file.path */
+    struct shard *shards;     /* those not looked at yet have no file.path */
     int shard_count;
 };
 
@@ -85,7 +85,8 @@ static int read_map(struct tensors *t, const cJSON *map, const char *path, char 
     size_t names = 0;
     for (const cJSON *item = map->child; item; item = item->next) {
         if (!cJSON_IsString(item) || !safe_name(item->valuestring)) {
-            return error_set(error, "%s: weight_map places %s in \"%s\", expected the name of a "
+            return error_set(error,
+                             "%s: weight_map places %s in \"%s\", expected the name of a "
                              ".safetensors file in the same folder",
                              path, item->string, cJSON_IsString(item) ? item->valuestring : "");
         }
@@ -101,8 +102,8 @@ static int read_map(struct tensors *t, const cJSON *map, const char *path, char 
     int64_t next = 0;
     for (const cJSON *item = map->child; item; item = item->next) {
         const char *key = item->valuestring;
-        const char **at = bsearch(&key, t->shard_names, (size_t)t->shard_count,
-                                  sizeof *t->shard_names, by_text);
+        const char **at =
+            bsearch(&key, t->shard_names, (size_t)t->shard_count, sizeof *t->shard_names, by_text);
         t->entries[next++].shard = (int)(at - t->shard_names);
     }
     qsort(t->entries, (size_t)t->count, sizeof *t->entries, by_entry);
@@ -184,7 +185,9 @@ static char *folder_of(const char *path, int is_folder) {
         return strndup(path, length);
     }
     const char *slash = strrchr(path, '/');
-    return !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    return !slash          ? strdup(".")
+           : slash == path ? strdup("/")
+                           : strndup(path, (size_t)(slash - path));
 }
 
 int tensors_open(struct tensors **tensors, const char *path, char *error) {
@@ -195,9 +198,9 @@ int tensors_open(struct tensors **tensors, const char *path, char *error) {
         free(t);
         return error_set(error, "%s: out of memory", path);
     }
-    int result = is_folder                   ? open_folder(t, error)
+    int result = is_folder                  ? open_folder(t, error)
                  : ends_with(path, ".json") ? open_index(t, path, error)
-                                             : open_single(t, path, error);
+                                            : open_single(t, path, error);
     if (result != 0) {
         tensors_close(t);
         return -1;

@@ -8,7 +8,7 @@
 
 struct shard {
     struct file file;
-    cJSON *header; /* owns the tensors' names */
+    cJSON *header;             /* owns the tensors' names */
     struct tensor_info *infos; /* sorted by name */
     int64_t count;
     int64_t data; /* where the data section begins */

@@ -24,15 +24,16 @@ static void merge_counts(const struct layer_request *request, const struct model
     sizes->heads = first_set(request->heads, facts->heads);
     sizes->kv_heads = first_set(request->kv_heads, other ? 0 : facts->kv_heads);
     sizes->head_size = first_set(request->head_size, other ? 0 : facts->head_size);
-    sizes->value_head_size = first_set(request->value_head_size, other ? 0 : facts->value_head_size);
+    sizes->value_head_size =
+        first_set(request->value_head_size, other ? 0 : facts->value_head_size);
 }
 
 static int is_qkv_proj(const struct module *module) {
     return module->family->fused && strcmp(module->family->fused, "qkv_proj") == 0;
 }
 
-/* Which way the rows of one fused matrix run: the command line, then config.json, then the name, then
- * the shape (per head needs as many key heads as query heads). */
+/* Which way the rows of one fused matrix run: the command line, then config.json, then the name,
+ * then the shape (per head needs as many key heads as query heads). */
 static int decide_rows(const struct layer_request *request, const struct model_facts *facts,
                        const struct module *module, const struct layer_parts *parts,
                        enum qkv_rows *rows, char *error) {
@@ -67,14 +68,14 @@ static int decide_scale(const struct layer_request *request, const struct model_
     if (request->has_scale) {
         return 0;
     }
-    const char *neo = strcmp(module->family->name, "Llama") == 0
-                          ? strstr(module->path, ".attn.attention")
-                          : NULL;
+    const char *neo =
+        strcmp(module->family->name, "Llama") == 0 ? strstr(module->path, ".attn.attention") : NULL;
     if (neo && !facts->present) {
-        return error_set(error,
-                         "%s has the names of GPT-Neo, which does not scale scores, but no config.json "
-                         "says so: expected --scale",
-                         module->path);
+        return error_set(
+            error,
+            "%s has the names of GPT-Neo, which does not scale scores, but no config.json "
+            "says so: expected --scale",
+            module->path);
     }
     if (module->family->unscaled) {
         layer->has_scale = 1;
@@ -87,7 +88,8 @@ static int decide_scale(const struct layer_request *request, const struct model_
     return 0;
 }
 
-static int refuse_config(const struct tensors *tensors, const struct model_facts *facts, char *error) {
+static int refuse_config(const struct tensors *tensors, const struct model_facts *facts,
+                         char *error) {
     if (facts->refused[0]) {
         return error_set(error, "%s/config.json asks for %s: not in this version",
                          tensors_folder(tensors), facts->refused);

@@ -1,5 +1,5 @@
-/* From a weights file (or a folder with one) to a layer: finds the attention module, maps the tensor
- * names of its family to headway_mha_weights, and takes what config.json says of it. */
+/* From a weights file (or a folder with one) to a layer: finds the attention module, maps the
+ * tensor names of its family to headway_mha_weights, and takes what config.json says of it. */
 #ifndef HEADWAY_WEIGHTS_H
 #define HEADWAY_WEIGHTS_H
 
@@ -20,23 +20,25 @@ struct layer_request {
 struct layer {
     headway_mha_config config;
     headway_mha_weights weights;
-    const char *family;     /* for messages and info: "BERT", "torch.nn.MultiheadAttention", ... */
-    char name[256];         /* the module's prefix in the file */
+    const char *family; /* for messages and info: "BERT", "torch.nn.MultiheadAttention", ... */
+    char name[256];     /* the module's prefix in the file */
     int64_t query_width, key_width, value_width, out_width;
     enum array_type stored; /* type of the tensors in the file */
     int has_scale;          /* config.json gives a scale of its own */
     float scale;
-    int is_decoder;         /* config.json's family is causal: the caller prints a note */
+    int is_decoder; /* config.json's family is causal: the caller prints a note */
     struct layer_memory *memory;
 };
 
-/* 0, or -1 with one sentence: what was wrong, what was given, what was expected. A layer whose tensors
- * or config.json ask for something this version does not compute (RoPE, q_norm, relative positions,
- * softcap, sliding window, sinks, bias_k, ...) is refused by that name: "... not in this version". */
+/* 0, or -1 with one sentence: what was wrong, what was given, what was expected. A layer whose
+ * tensors or config.json ask for something this version does not compute (RoPE, q_norm, relative
+ * positions, softcap, sliding window, sinks, bias_k, ...) is refused by that name: "... not in this
+ * version". */
 int layer_load(const struct layer_request *request, struct layer *layer, char *error);
 void layer_free(struct layer *layer);
 
-/* Prints the attention modules found in a file, one line each (info --weights). 0, or -1 with error. */
+/* Prints the attention modules found in a file, one line each (info --weights). 0, or -1 with
+ * error. */
 int layer_list(const char *path, char *error);
 
 #endif
