@@ -255,68 +255,68 @@ static void check_good(void) {
     }
 }
 
+static const char unusual[] = "{ \"b\" : " TENSOR(
+    "F32", "1", "4,8") ",\"__metadata__\":{\"format\":\"pt\"},"
+                       "\n\t\"a\":" TENSOR("F32", "1", "0,4") ",\"c\":" TENSOR(
+                           "F8_E4M3", "2",
+                           "8,10") ",\"\\u00e9\":" TENSOR("U64", "0,3",
+                                                          "8,8") ",\"r\":" TENSOR("U8",
+                                                                                  "1,1,1,1,1,"
+                                                                                  "1,1,1,1,1",
+                                                                                  "10,11") ","
+                                                                                           "\""
+                                                                                           "x"
+                                                                                           "\""
+                                                                                           ":{"
+                                                                                           "\""
+                                                                                           "dt"
+                                                                                           "yp"
+                                                                                           "e"
+                                                                                           "\""
+                                                                                           ":"
+                                                                                           "\""
+                                                                                           "I6"
+                                                                                           "4"
+                                                                                           "\""
+                                                                                           ","
+                                                                                           "\""
+                                                                                           "ne"
+                                                                                           "w"
+                                                                                           "\""
+                                                                                           ":{"
+                                                                                           "},"
+                                                                                           "\""
+                                                                                           "sh"
+                                                                                           "ap"
+                                                                                           "e"
+                                                                                           "\""
+                                                                                           ":["
+                                                                                           "1]"
+                                                                                           ","
+                                                                                           "\""
+                                                                                           "da"
+                                                                                           "ta"
+                                                                                           "_o"
+                                                                                           "ff"
+                                                                                           "se"
+                                                                                           "ts"
+                                                                                           "\""
+                                                                                           ":["
+                                                                                           "11"
+                                                                                           ",1"
+                                                                                           "9]"
+                                                                                           "}}"
+                                                                                           "\r"
+                                                                                           "\n"
+                                                                                           " "
+                                                                                           "\t"
+                                                                                           " ";
+
 static void check_unusual(void) {
     char error[ERROR_SIZE];
     struct tensors *tensors = NULL;
     if (check_case("safetensors/read/unsorted, other types, metadata, spaces")) {
-        static const char header[] = "{ \"b\" : " TENSOR(
-            "F32", "1",
-            "4,8") ",\"__metadata__\":{\"format\":\"pt\"},"
-                   "\n\t\"a\":" TENSOR("F32", "1", "0,4") ",\"c\":" TENSOR(
-                       "F8_E4M3", "2",
-                       "8,10") ",\"\\u00e9\":" TENSOR("U64", "0,3",
-                                                      "8,8") ",\"r\":" TENSOR("U8",
-                                                                              "1,1,1,1,1,"
-                                                                              "1,1,1,1,1",
-                                                                              "10,11") ","
-                                                                                       "\""
-                                                                                       "x"
-                                                                                       "\""
-                                                                                       ":{"
-                                                                                       "\""
-                                                                                       "dt"
-                                                                                       "yp"
-                                                                                       "e"
-                                                                                       "\""
-                                                                                       ":"
-                                                                                       "\""
-                                                                                       "I6"
-                                                                                       "4"
-                                                                                       "\""
-                                                                                       ","
-                                                                                       "\""
-                                                                                       "ne"
-                                                                                       "w"
-                                                                                       "\""
-                                                                                       ":{"
-                                                                                       "},"
-                                                                                       "\""
-                                                                                       "sh"
-                                                                                       "ap"
-                                                                                       "e"
-                                                                                       "\""
-                                                                                       ":["
-                                                                                       "1]"
-                                                                                       ","
-                                                                                       "\""
-                                                                                       "da"
-                                                                                       "ta"
-                                                                                       "_o"
-                                                                                       "ff"
-                                                                                       "se"
-                                                                                       "ts"
-                                                                                       "\""
-                                                                                       ":["
-                                                                                       "11"
-                                                                                       ",1"
-                                                                                       "9]"
-                                                                                       "}}"
-                                                                                       "\r"
-                                                                                       "\n"
-                                                                                       " "
-                                                                                       "\t"
-                                                                                       " ";
-        put_file("good.safetensors", header, sizeof header - 1, -1, 19);
+        put_file("good.safetensors", unusual, sizeof unusual - 1, -1, 19);
         CHECK(tensors_open(&tensors, files_path("good.safetensors"), error) == 0, "%s", error);
         if (tensors) {
             CHECK(tensors_count(tensors) == 6, "%lld tensors", (long long)tensors_count(tensors));
