@@ -1,0 +1,65 @@
+/* What the parts of check_mha share: layers as dense arrays, stored in every way the API can see them. */
+#ifndef HEADWAY_CHECK_MHA_H
+#define HEADWAY_CHECK_MHA_H
+
+#include "attend.h"
+
+enum { QUERY, KEY, VALUE, OUT, PROJECTIONS };
+
+/* Widths of the inputs of query, key and value, and of the output. */
+struct widths {
+    int64_t in[3], out;
+};
+
+struct layer {
+    struct problem *options; /* shape, causality, lengths and mask; its tensors are not used */
+    struct widths widths;
+    float *weight[PROJECTIONS]; /* dense (outputs, inputs), owned */
+    float *bias[PROJECTIONS];   /* NULL: none */
+    float *tokens[3];           /* dense (B, L, width); key NULL: query's, value NULL: key's */
+};
+
+/* Normal weights and tokens, all biases. widths NULL: D * Hq for all. */
+struct layer *layer_make(const struct shape *shape, const struct widths *widths, uint64_t seed);
+void layer_free(struct layer *l);
+void layer_drop_bias(struct layer *l, int projection);
+/* Self-attention, or one tensor of keys and values; the widths must be equal. */
+void layer_share(struct layer *l, int key_is_query);
+int64_t outputs_of(const struct layer *l, int projection);
+int64_t inputs_of(const struct layer *l, int projection);
+float *token(const struct layer *l, int projection, int64_t b, int64_t i);
+/* Makes key tokens beyond the key lengths, and query tokens beyond theirs, NaN. */
+void layer_lengths(struct layer *l, int query, int key);
+
+enum storage {
+    STORED_PLAIN,            /* (outputs, inputs) */
+    STORED_TRANSPOSED,       /* (inputs, outputs) */
+    STORED_HEADS,            /* (heads, size, inputs) with gaps; biases (heads, size) */
+    STORED_HEADS_TRANSPOSED, /* (inputs, heads, size) */
+    STORED_BACKWARDS,        /* negative strides */
+    STORED_FUSED,            /* needs equal inputs */
+    STORED_FUSED_TRANSPOSED,
+    STORED_INTERLEAVED,      /* query, key, value of a head next to each other; needs Hq = Hkv too */
+    STORAGES
+};
+/* NULL when the layer can't be stored like that. All memory of the weights is gone when it returns. */
+headway_mha *layer_create(const headway_engine *engine, const struct layer *l, enum storage storage);
+
+/* headway_mha_forward() as attend() does it; answer.out is (B, Lq, Eo). */
+struct answer forward(const headway_engine *engine, const headway_mha *mha, const struct layer *l,
+                      enum layout layout, int at_end);
+/* Engine's layer in plain storage, made, used once and destroyed. */
+struct answer forward_once(const headway_engine *engine, const struct layer *l);
+struct expected expect_layer(const struct layer *l);
+/* Under the reference's bounds; returns the largest error in units of the bound. */
+double compare_layer(const struct layer *l, const struct answer *a, const struct expected *e);
+/* Dense views for callers that bring their own memory. */
+headway_tensor tokens_tensor(const struct layer *l, int projection);
+
+struct subject {
+    const char *isa;
+    headway_engine *engines[4]; /* 1, 2, 3, 7 threads */
+};
+void check_layer_cases(const struct subject *s);
+
+#endif
