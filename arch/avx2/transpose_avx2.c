@@ -88,16 +88,24 @@ void headway_pack_avx2(float *panel, int width, const float *const *lines, int n
 INLINE int unpack(float *const *lines, const int n, const float *panel, int width, int64_t k,
                   const float *divisor)
 {
-    const __m256 d = _mm256_loadu_ps(divisor);
-    const __m256 empty = _mm256_cmp_ps(d, _mm256_setzero_ps(), _CMP_EQ_OQ);
+    const __m256 asked = _mm256_castsi256_ps(first_lanes(n));
+    const __m256 given = _mm256_loadu_ps(divisor), one = _mm256_set1_ps(1.0f);
+    const __m256 empty = _mm256_cmp_ps(given, _mm256_setzero_ps(), _CMP_EQ_OQ);
+    /* Dividing by 1 where the quotient is of no use raises no flag. */
+    const __m256 d = _mm256_blendv_ps(one, _mm256_blendv_ps(given, one, empty), asked);
+    const __m256 reciprocal = _mm256_div_ps(one, d);
     __m256 spoiled = _mm256_setzero_ps();
 
     for (int64_t p = 0; p < k; p += LANES) {
         __m256 x[LANES];
         UNROLL for (int i = 0; i < LANES; i++) {
             x[i] = p + i < k ? _mm256_loadu_ps(panel + (p + i) * width) : _mm256_setzero_ps();
-            x[i] = _mm256_andnot_ps(empty, _mm256_div_ps(x[i], d));
-            spoiled = _mm256_or_ps(spoiled, _mm256_cmp_ps(x[i], x[i], _CMP_UNORD_Q));
+            x[i] = _mm256_add_ps(x[i], _mm256_setzero_ps());
+            const __m256 q = _mm256_mul_ps(x[i], reciprocal);
+            const __m256 refined = _mm256_fmadd_ps(_mm256_fnmadd_ps(q, d, x[i]), reciprocal, q);
+            const __m256 nan = _mm256_cmp_ps(refined, refined, _CMP_UNORD_Q);
+            x[i] = _mm256_andnot_ps(empty, _mm256_blendv_ps(refined, q, nan));
+            spoiled = _mm256_or_ps(spoiled, nan);
         }
         transpose(x);
         if (p + LANES <= k) {
@@ -111,8 +119,8 @@ INLINE int unpack(float *const *lines, const int n, const float *panel, int widt
                     _mm256_maskstore_ps(lines[j] + p, mask, x[j]);
         }
     }
-    spoiled = _mm256_and_ps(spoiled, _mm256_cmp_ps(d, d, _CMP_ORD_Q));
-    return _mm256_movemask_ps(_mm256_and_ps(spoiled, _mm256_castsi256_ps(first_lanes(n))));
+    const __m256 clean = _mm256_andnot_ps(empty, _mm256_cmp_ps(d, d, _CMP_ORD_Q));
+    return _mm256_movemask_ps(_mm256_and_ps(_mm256_and_ps(spoiled, clean), asked));
 }
 
 int headway_unpack_avx2(float *const *lines, int n, const float *panel, int width, int64_t k,

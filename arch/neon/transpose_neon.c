@@ -65,17 +65,25 @@ void headway_pack_neon(float *panel, int width, const float *const *lines, int n
 INLINE int unpack(float *const *lines, const int n, const float *panel, int width, int64_t k,
                   const float *divisor)
 {
-    const float32x4_t d = vld1q_f32(divisor);
-    const uint32x4_t empty = vceqq_f32(d, vdupq_n_f32(0.0f));
+    static const uint32_t index[LANES] = {0, 1, 2, 3};
+    const uint32x4_t asked = vcltq_u32(vld1q_u32(index), vdupq_n_u32((uint32_t)n));
+    const float32x4_t given = vld1q_f32(divisor), one = vdupq_n_f32(1.0f);
+    const uint32x4_t empty = vceqq_f32(given, vdupq_n_f32(0.0f));
+    /* Dividing by 1 where the quotient is of no use raises no flag. */
+    const float32x4_t d = vbslq_f32(vbicq_u32(asked, empty), given, one);
+    const float32x4_t reciprocal = vdivq_f32(one, d);
     uint32x4_t sound = vdupq_n_u32(UINT32_MAX);
-    int spoiled = 0;
 
     for (int64_t p = 0; p < k; p += LANES) {
         float32x4_t x[LANES];
         UNROLL for (int i = 0; i < LANES; i++) {
             x[i] = p + i < k ? vld1q_f32(panel + (p + i) * width) : vdupq_n_f32(0.0f);
-            x[i] = vbslq_f32(empty, vdupq_n_f32(0.0f), vdivq_f32(x[i], d));
-            sound = vandq_u32(sound, vceqq_f32(x[i], x[i]));
+            x[i] = vaddq_f32(x[i], vdupq_n_f32(0.0f));
+            const float32x4_t q = vmulq_f32(x[i], reciprocal);
+            const float32x4_t refined = vfmaq_f32(q, vfmsq_f32(x[i], q, d), reciprocal);
+            const uint32x4_t number = vceqq_f32(refined, refined);
+            x[i] = vbslq_f32(empty, vdupq_n_f32(0.0f), vbslq_f32(number, refined, q));
+            sound = vandq_u32(sound, number);
         }
         transpose(x);
         UNROLL for (int j = 0; j < LANES; j++) {
@@ -91,12 +99,9 @@ INLINE int unpack(float *const *lines, const int n, const float *panel, int widt
             }
         }
     }
-    sound = vornq_u32(sound, vceqq_f32(d, d));
-    uint32_t lanes[LANES];
-    vst1q_u32(lanes, sound);
-    UNROLL for (int j = 0; j < LANES; j++)
-        spoiled |= j < n && lanes[j] == 0;
-    return spoiled;
+    /* Where the divisor itself is a NaN or 0, and in lanes not asked for, all is sound. */
+    sound = vornq_u32(sound, vandq_u32(vbicq_u32(asked, empty), vceqq_f32(d, d)));
+    return vminvq_u32(sound) == 0;
 }
 
 int headway_unpack_neon(float *const *lines, int n, const float *panel, int width, int64_t k,
