@@ -80,19 +80,28 @@ int headway_unpack_avx512(float *const *lines, int n, const float *panel, int wi
 {
     __mmask16 spoiled = 0;
     for (int j = 0; j < n; j += LANES) {
-        const __m512 by = _mm512_loadu_ps(divisor + j);
-        const __mmask16 live = _mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-        const __mmask16 clean = _mm512_mask_cmp_ps_mask(first_lanes(n - j), by, by, _CMP_ORD_Q);
+        const __mmask16 asked = first_lanes(n - j);
+        const __m512 one = _mm512_set1_ps(1.0f), given = _mm512_loadu_ps(divisor + j);
+        const __mmask16 live = _mm512_mask_cmp_ps_mask(asked, given, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        const __mmask16 clean = _mm512_mask_cmp_ps_mask(live, given, given, _CMP_ORD_Q);
+        /* Dividing by 1 where the quotient is of no use raises no flag. */
+        const __m512 by = _mm512_mask_blend_ps(live, one, given);
+        const __m512 reciprocal = _mm512_div_ps(one, by);
         for (int64_t p = 0; p < k; p += LANES) {
             const __mmask16 mask = first_lanes(k - p);
             __m512 t[LANES];
             UNROLL for (int i = 0; i < LANES; i++) {
                 t[i] = _mm512_setzero_ps();
                 if (p + i < k) {
-                    const __m512 sum = _mm512_loadu_ps(panel + (p + i) * width + j);
-                    t[i] = _mm512_maskz_div_ps(live, sum, by);
+                    const __m512 x = _mm512_add_ps(_mm512_loadu_ps(panel + (p + i) * width + j),
+                                                   _mm512_setzero_ps());
+                    const __m512 q = _mm512_mul_ps(x, reciprocal);
+                    const __m512 rest = _mm512_fnmadd_ps(q, by, x);
+                    t[i] = _mm512_fmadd_ps(rest, reciprocal, q);
+                    const __mmask16 nan = _mm512_cmp_ps_mask(t[i], t[i], _CMP_UNORD_Q);
+                    t[i] = _mm512_maskz_mov_ps(live, _mm512_mask_blend_ps(nan, t[i], q));
+                    spoiled |= nan & clean;
                 }
-                spoiled |= _mm512_mask_cmp_ps_mask(clean, t[i], t[i], _CMP_UNORD_Q);
             }
             transpose16(t);
             UNROLL for (int i = 0; i < LANES; i++) {
