@@ -150,7 +150,8 @@ typedef enum headway_causal {
  *
  * A row with no valid key gives out = 0 and lse = -inf. What lies in key and value at keys that are
  * not valid for a row never influences that row, be it NaN or Inf. Finite mask values are numbers,
- * however low. NaN in a valid place gives NaN in that row (value: in that row's column) only. */
+ * however low. NaN in a valid place gives NaN in that row (value: in that row's column) only. A score
+ * of -inf that comes from the data is a weight of 0; a row of nothing else is an empty row. */
 typedef struct headway_attention_params {
     size_t size;
     const float *scale; /* NULL: 1/sqrt(D); else any finite value, 0 and negative ones included */
@@ -174,10 +175,12 @@ typedef struct headway_attention_params {
  * last must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents
  * may be 0. Elements of out must not overlap each other or an input. params may be NULL.
  *
- * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24:
- *   |out - exact| <= (expm1(2 * e) + (Lk + Lk/64 + 16) * u) * sum_j p(j) |value(j)|
+ * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24,
+ * n = Lk + Lk/64 + 16 (weights below 2^-125.5 are 0, hence the term in Lk):
+ *   |out - exact| <= (expm1(2 * e) + n * u) * sum_j p(j) |value(j)| + Lk * 2^-125 * max_j |value(j)|
+ *                    + n * 2^-150
  *   e = max over valid j of ((D + 4) * u * |scale| * sum_d |q(d) k(j,d)| + 4 * u * |score(j)|)
- *   |lse - exact| <= e + (Lk + Lk/64 + 16) * u + 2 * u * |lse|
+ *   |lse - exact| <= e + n * u + 2 * u * |lse|
  *
  * workspace: headway_attention_workspace() says how many bytes a call needs; data pointers are not
  * looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing
@@ -219,9 +222,10 @@ typedef struct headway_mha_config {
 #define HEADWAY_MHA_CONFIG_INIT {sizeof(headway_mha_config), 0, 0, 0, 0, 0}
 
 /* Weights are F32, of rank 2 (outputs, inputs) or, for query, key, value and their biases, with the
- * outputs axis split in two: (heads, head size, inputs). Any strides, so that every interleaving of
- * fused projections is a view. Output channel c belongs to head c / head size. Give either `fused` or
- * all of query, key, value. Biases may each be NULL. Everything is copied at create. */
+ * outputs axis split in two: (heads, head size, inputs), or (inputs, heads, head size) when transposed.
+ * Any strides, so that every interleaving of fused projections is a view. Output channel c belongs to
+ * head c / head size. Give either `fused` or all of query, key, value. Biases may each be NULL.
+ * Everything is copied at create. */
 typedef struct headway_mha_weights {
     size_t size;
     const headway_tensor *fused; /* (Hq*D + Hkv*D + Hkv*Dv, E): rows of query, key, value */

@@ -104,8 +104,8 @@ static const double *line(const struct operand *o, const double *from, int64_t b
     return from + ((b * o->length + l) * o->heads + h) * o->size;
 }
 
-/* Score of one valid key into row->weight[j]; takes part in the row's maxima. A score that is -inf,
- * from the data or because the mask's sum overflows, leaves its key out altogether. */
+/* Score of one valid key into row->weight[j]; takes part in the row's maxima. A sum with the mask that
+ * overflows to -inf leaves its key out; a score that is -inf by the data has a weight of 0. */
 static void add_score(const struct problem *p, struct row *row, const int64_t at[4],
                       int64_t kv_head, double addend) {
     int64_t b = at[0], h = at[1], i = at[2], j = at[3];
@@ -126,13 +126,15 @@ static void add_score(const struct problem *p, struct row *row, const int64_t at
         }
     }
     double score = p->scale * dot + addend;
-    if (score <= -FLOAT_OVERFLOW)
+    if (score <= -FLOAT_OVERFLOW && p->scale * dot != -INFINITY)
+        return;
+    row->valid[j] = 1;
+    row->weight[j] = score;
+    if (score == -INFINITY)
         return;
     row->any = 1;
-    row->valid[j] = 1;
     if (!(score < FLOAT_OVERFLOW))
         row->is_nan = 1;
-    row->weight[j] = score;
     double shift = fabs(p->scale) * (reach - magnitude);
     double error = ((double)p->size + 4) * ROUNDOFF * fabs(p->scale) * reach +
                    4 * ROUNDOFF * (fabs(score) + shift);
@@ -164,11 +166,11 @@ static void weigh_row(const struct problem *p, struct row *row, int64_t b, int64
     for (int64_t j = 0; j < p->key_length; j++) {
         if (!row->valid[j])
             continue;
-        row->weight[j] = row->is_nan ? NAN : exp(row->weight[j] - row->top);
+        row->weight[j] = !row->any ? 0 : row->is_nan ? NAN : exp(row->weight[j] - row->top);
         row->sum += row->weight[j];
     }
     for (int64_t j = 0; j < p->key_length; j++) {
-        if (row->valid[j])
+        if (row->valid[j] && row->any)
             row->weight[j] /= row->sum;
     }
 }
