@@ -9,9 +9,11 @@ extern "C" {
 #include "system/parallel.h"
 }
 
-namespace bench {
+namespace bench
+{
 
-namespace {
+namespace
+{
 
 /* Output elements that one call of the second GEMM makes: its result stays on the stack. */
 constexpr int64_t value_step = 64;
@@ -28,7 +30,8 @@ struct Unfused::Tile {
 Unfused::Unfused(const headway_row *row, int threads, const Shape &shape)
     : row_(row), threads_(threads), shape_(shape), rows_(shape.Hq / shape.Hkv * shape.Lq)
 {
-    vectors_ = static_cast<int>(std::min<int64_t>(row->vectors, (rows_ + row->lanes - 1) / row->lanes));
+    const int64_t needed = (rows_ + row->lanes - 1) / row->lanes;
+    vectors_ = static_cast<int>(std::min<int64_t>(row->vectors, needed));
     width_ = vectors_ * row->lanes;
     tiles_ = (rows_ + width_ - 1) / width_;
     matrix_floats_ = shape.B * shape.Hkv * tiles_ * shape.Lk * width_;
@@ -74,8 +77,8 @@ void Unfused::scores(int64_t task) const
     row_->gemm(&gemm);
 }
 
-/* The softmax kernel goes forward by blocks and leaves each block relative to the maximum so far; the
- * way back brings all to the last one and divides by the sum. */
+/* The softmax kernel goes forward by blocks and leaves each block relative to the maximum so far;
+ * the way back brings all to the last one and divides by the sum. */
 void Unfused::softmax(int64_t task) const
 {
     const Tile t = tile(task);
@@ -155,12 +158,13 @@ void Unfused::phase(void (Unfused::*step)(int64_t) const) const
         const Unfused *self;
         void (Unfused::*step)(int64_t) const;
     } context{this, step};
-    headway_parallel(threads_, shape_.B * shape_.Hkv * tiles_,
-                     [](void *given, int64_t task, int) {
-                         Context *c = static_cast<Context *>(given);
-                         (c->self->*c->step)(task);
-                     },
-                     &context);
+    headway_parallel(
+        threads_, shape_.B * shape_.Hkv * tiles_,
+        [](void *given, int64_t task, int) {
+            Context *c = static_cast<Context *>(given);
+            (c->self->*c->step)(task);
+        },
+        &context);
 }
 
 void Unfused::run(const float *query, const float *key, const float *value, float *out)
@@ -191,8 +195,9 @@ std::string too_slow(const headway_row *row, int threads, double flops, bool slo
     const double seconds = slow ? 0 : flops / fma_peak(row, 1) / threads;
     char text[128] = "";
     if (seconds > 3)
-        std::snprintf(text, sizeof text, "skipped: a call takes at least %.0f s on row %s; --slow runs it",
-                      seconds, row->name);
+        std::snprintf(text, sizeof text,
+                      "skipped: a call takes at least %.0f s on row %s; --slow runs it", seconds,
+                      row->name);
     return text;
 }
 

@@ -4,18 +4,23 @@
 
 #include "common.h"
 
-namespace bench {
+namespace bench
+{
 
 /* The unfused way, with the row's own kernels: S = Q . K^T of all queries and keys is written to
  * memory, then its softmax, then P . V. The query rows of a group of heads share the lanes. */
-class Unfused {
-public:
+class Unfused
+{
+  public:
     Unfused(const headway_row *row, int threads, const Shape &shape);
     /* Dense (B, Lq, Hq, D), (B, Lk, Hkv, D), (B, Lk, Hkv, Dv), (B, Lq, Hq, Dv). */
     void run(const float *query, const float *key, const float *value, float *out);
-    int64_t bytes() const { return matrix_floats_ * 4; }
+    int64_t bytes() const
+    {
+        return matrix_floats_ * 4;
+    }
 
-private:
+  private:
     struct Tile;
     Tile tile(int64_t task) const;
     void scores(int64_t task) const;

@@ -8,7 +8,8 @@ extern "C" {
 #include "oracle/reference.h"
 }
 
-namespace {
+namespace
+{
 
 using bench::Expected;
 using bench::Floats;
@@ -16,8 +17,8 @@ using bench::Prepared;
 using bench::Shape;
 using bench::Who;
 
-/* The shapes of real models: BERT-base, ViT-B/16, MiniLM, head sizes 80 and 128, grouped queries, and
- * one token against a long past. */
+/* The shapes of real models: BERT-base, ViT-B/16, MiniLM, head sizes 80 and 128, grouped queries,
+ * and one token against a long past. */
 const std::vector<Shape> standard = {
     {"bert128", 1, 12, 12, 128, 128, 64, 64, false, 0},
     {"bert512", 1, 12, 12, 512, 512, 64, 64, false, 0},
@@ -61,7 +62,10 @@ struct Data {
             params.mask = &mask_tensor;
         }
     }
-    int64_t out_count() const { return shape.B * shape.Lq * shape.Hq * shape.Dv; }
+    int64_t out_count() const
+    {
+        return shape.B * shape.Lq * shape.Hq * shape.Dv;
+    }
     headway_tensor out_tensor(float *out) const
     {
         const int64_t o[] = {shape.B, shape.Lq, shape.Hq, shape.Dv};
@@ -115,8 +119,8 @@ void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out
         made.error = "skipped: this machine gives fewer threads";
         return;
     }
-    if (headway_attention_workspace(engine.get(), &data.params, &data.query_tensor, &data.key_tensor,
-                                    &data.value_tensor, &bytes) != HEADWAY_OK) {
+    if (headway_attention_workspace(engine.get(), &data.params, &data.query_tensor,
+                                    &data.key_tensor, &data.value_tensor, &bytes) != HEADWAY_OK) {
         made.error = "FAIL: headway_attention_workspace";
         return;
     }
@@ -174,7 +178,8 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
             unfused->run(data->query.get(), data->key.get(), data->value.get(), out.get());
         };
     } else {
-        prepare_onednn(made, who.kind == Who::Graph ? HEADWAY_ONEDNN_GRAPH : HEADWAY_ONEDNN_PRIMITIVES,
+        prepare_onednn(made,
+                       who.kind == Who::Graph ? HEADWAY_ONEDNN_GRAPH : HEADWAY_ONEDNN_PRIMITIVES,
                        *data, *out_tensor);
     }
     if (made.error.empty())

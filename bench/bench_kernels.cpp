@@ -1,6 +1,6 @@
-/* kernels/<kernel>/<isa>/<sizes>: one kernel on data in cache, one thread. GFLOPS of the GEMMs are as
- * usual; the softmax is counted as 20 operations an element (what exp_poly.h, maximum and sum take);
- * pack and unpack, which compute nothing, are counted in bytes. */
+/* kernels/<kernel>/<isa>/<sizes>: one kernel on data in cache, one thread. GFLOPS of the GEMMs are
+ * as usual; the softmax is counted as 20 operations an element (what exp_poly.h, maximum and sum
+ * take); pack and unpack, which compute nothing, are counted in bytes. */
 #include "common.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@ extern "C" {
 #include "cpu/exp_poly.h"
 }
 
-namespace {
+namespace
+{
 
 using bench::Floats;
 using bench::Prepared;
@@ -70,7 +71,8 @@ std::string check_gemm(const headway_row *row, Gemm &gemm)
                 sum = double(gemm.c[i * width + j]) * double(g.scale ? gemm.scale[j] : 1.0f);
             size = std::fabs(sum);
             for (int64_t p = 0; p < g.k; p++) {
-                const double product = double(g.a[i * g.a_row + p * g.a_col]) * double(g.b[p * width + j]);
+                const double a = double(g.a[i * g.a_row + p * g.a_col]);
+                const double product = a * double(g.b[p * width + j]);
                 sum += product;
                 size += std::fabs(product);
             }

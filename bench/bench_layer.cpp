@@ -1,5 +1,5 @@
-/* layer/<who>/f32/<shape>/threads:<N>: self-attention with biases, projections included, and others'
- * beside it. */
+/* layer/<who>/f32/<shape>/threads:<N>: self-attention with biases, projections included, and
+ * others' beside it. */
 #include "attention.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@ extern "C" {
 #include "oracle/reference.h"
 }
 
-namespace {
+namespace
+{
 
 using bench::Expected;
 using bench::Floats;
@@ -42,7 +43,7 @@ struct Weight {
     headway_tensor tensor, bias_tensor;
 };
 
-/* A layer of E = Hq * D inputs and outputs, and an input. Lq != Lk: the keys come from another one. */
+/* A layer of E = Hq * D inputs and outputs, and an input. Lq != Lk: keys come from another one. */
 struct Data {
     explicit Data(const Shape &given)
         : shape(given), E(given.Hq * given.D), query(bench::floats(given.B * given.Lq * E)),
@@ -72,7 +73,10 @@ struct Data {
     Data(const Data &) = delete;
     Data &operator=(const Data &) = delete;
 
-    int64_t out_count() const { return shape.B * shape.Lq * E; }
+    int64_t out_count() const
+    {
+        return shape.B * shape.Lq * E;
+    }
     double flops() const
     {
         const double per_query = double(E * shape.Hq * (shape.D + shape.Dv));
@@ -100,9 +104,11 @@ struct Data {
     Expected expected;
 };
 
-/* The unfused layer: our packed projections into dense Q, K and V, the unfused attention, ours again. */
-class UnfusedLayer {
-public:
+/* The unfused layer: our packed projections into dense Q, K and V, the unfused attention, and our
+ * projection again. */
+class UnfusedLayer
+{
+  public:
     UnfusedLayer(const headway_row *row, int threads, const Data &data)
         : row_(row), threads_(threads), data_(data), attention_(row, threads, data.shape),
           q_(pack(data.q, data.E, data.shape.Hq * data.shape.D)),
@@ -130,11 +136,10 @@ public:
     int64_t bytes() const
     {
         const Shape &s = data_.shape;
-        return attention_.bytes() +
-               4 * s.B * (s.D + s.Dv) * (s.Lq * s.Hq + s.Lk * s.Hkv);
+        return attention_.bytes() + 4 * s.B * (s.D + s.Dv) * (s.Lq * s.Hq + s.Lk * s.Hkv);
     }
 
-private:
+  private:
     struct Packed {
         headway_linear linear;
         Floats room;
@@ -212,7 +217,10 @@ std::shared_ptr<Data> data_of(const Shape &shape)
 struct Layer {
     bench::Engine engine;
     headway_mha *layer = nullptr;
-    ~Layer() { headway_mha_destroy(layer); }
+    ~Layer()
+    {
+        headway_mha_destroy(layer);
+    }
 };
 
 void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out)
@@ -234,8 +242,9 @@ void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out
     Floats workspace = bench::floats(int64_t(bytes / 4 + 1));
     made.workspace = int64_t(bytes);
     made.run = [=, &data, error = &made.error] {
-        if (headway_mha_forward(made_layer->layer, &data.params, &data.query_tensor, data.key_or_null,
-                                nullptr, &out, workspace.get(), bytes) != HEADWAY_OK)
+        if (headway_mha_forward(made_layer->layer, &data.params, &data.query_tensor,
+                                data.key_or_null, nullptr, &out, workspace.get(),
+                                bytes) != HEADWAY_OK)
             *error = "FAIL: headway_mha_forward";
     };
 }
@@ -274,8 +283,8 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
     const int64_t sizes[] = {shape.B, shape.Lq, data->E};
     Floats out = bench::floats(data->out_count());
     std::fill_n(out.get(), data->out_count(), NAN);
-    auto out_tensor = std::make_shared<headway_tensor>(
-        headway_tensor_dense(out.get(), HEADWAY_F32, 3, sizes));
+    auto out_tensor =
+        std::make_shared<headway_tensor>(headway_tensor_dense(out.get(), HEADWAY_F32, 3, sizes));
     made.owned = {data, out, out_tensor};
     if (who.kind == Who::Headway) {
         prepare_headway(made, *data, *out_tensor);
@@ -284,7 +293,8 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
         made.workspace = unfused->bytes();
         made.run = [=] { unfused->run(out.get()); };
     } else {
-        prepare_onednn(made, who.kind == Who::Graph ? HEADWAY_ONEDNN_GRAPH : HEADWAY_ONEDNN_PRIMITIVES,
+        prepare_onednn(made,
+                       who.kind == Who::Graph ? HEADWAY_ONEDNN_GRAPH : HEADWAY_ONEDNN_PRIMITIVES,
                        *data, *out_tensor);
     }
     if (made.error.empty())

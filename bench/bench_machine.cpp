@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-namespace {
+namespace
+{
 
 void register_limit(const std::string &name, int threads, const char *counter,
                     const std::function<double(int)> &measure)

@@ -20,9 +20,11 @@ extern "C" {
 #include <omp.h>
 #endif
 
-namespace bench {
+namespace bench
+{
 
-namespace {
+namespace
+{
 
 using Clock = std::chrono::steady_clock;
 
@@ -106,8 +108,8 @@ double together(int count, const std::function<double(int)> &body)
     return sum;
 }
 
-/* FLOP/s of this thread during 2 ms: less than a time slice, so that among several measurements there
- * is one without another guest's. */
+/* FLOP/s of this thread during 2 ms: less than a time slice, so that among several measurements
+ * there is one without another guest's. */
 double peak_of_this_thread(const headway_row *row)
 {
     const Clock::time_point start = Clock::now();
@@ -244,7 +246,8 @@ const std::vector<const headway_row *> &rows()
         const headway_cpu_registers registers = headway_cpu_read();
         std::vector<const headway_row *> runnable;
         for (int i = 0; const headway_row_entry *entry = headway_row_at(i); i++)
-            if (entry->row && !headway_tier_missing(entry->row->tiers, headway_cpu_tiers(&registers)))
+            if (entry->row &&
+                !headway_tier_missing(entry->row->tiers, headway_cpu_tiers(&registers)))
                 runnable.push_back(entry->row);
         if (runnable.empty())
             refuse("no row of this build can run here");
@@ -275,7 +278,7 @@ double fma_peak(const headway_row *row, int threads)
 
 double read_bandwidth(int threads)
 {
-    /* Far beyond a level-3 cache; a vector of two 16-byte halves keeps the loads ahead of the memory. */
+    /* Far beyond a level-3 cache. Vectors of two halves keep the loads ahead of the memory. */
     typedef uint64_t vec __attribute__((vector_size(32), aligned(32), may_alias));
     static const size_t count = (size_t{256} << 20) / sizeof(vec);
     static const Floats memory = [] {
@@ -287,20 +290,21 @@ double read_bandwidth(int threads)
     double best = 0;
     for (int i = 0; i < 2; i++)
         best = std::max(best, together(threads, [&](int worker) {
-            const vec *data = reinterpret_cast<const vec *>(memory.get()) + share * static_cast<size_t>(worker);
-            const Clock::time_point start = Clock::now();
-            vec a = data[0], b = data[1], c = data[2], d = data[3];
-            for (size_t j = 4; j + 4 <= share; j += 4) {
-                a ^= data[j];
-                b ^= data[j + 1];
-                c ^= data[j + 2];
-                d ^= data[j + 3];
-            }
-            a ^= b ^ c ^ d;
-            uint64_t sum = a[0] ^ a[1] ^ a[2] ^ a[3];
-            benchmark::DoNotOptimize(sum);
-            return static_cast<double>(share * sizeof(vec)) / seconds_since(start);
-        }));
+                            const vec *data = reinterpret_cast<const vec *>(memory.get());
+                            data += share * static_cast<size_t>(worker);
+                            const Clock::time_point start = Clock::now();
+                            vec a = data[0], b = data[1], c = data[2], d = data[3];
+                            for (size_t j = 4; j + 4 <= share; j += 4) {
+                                a ^= data[j];
+                                b ^= data[j + 1];
+                                c ^= data[j + 2];
+                                d ^= data[j + 3];
+                            }
+                            a ^= b ^ c ^ d;
+                            uint64_t sum = a[0] ^ a[1] ^ a[2] ^ a[3];
+                            benchmark::DoNotOptimize(sum);
+                            return static_cast<double>(share * sizeof(vec)) / seconds_since(start);
+                        }));
     return best;
 }
 
@@ -315,7 +319,8 @@ void set_openmp_threads(int threads)
 
 Floats floats(int64_t count)
 {
-    float *memory = static_cast<float *>(headway_memory_get(static_cast<size_t>(count) * sizeof(float)));
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    float *memory = static_cast<float *>(headway_memory_get(bytes));
     if (!memory)
         refuse("no memory for " + std::to_string(count) + " floats");
     return Floats(memory, [](float *given) { headway_memory_free(given); });
@@ -368,7 +373,8 @@ std::string compare(const float *got, const double *expected, const double *boun
         return "";
     char text[160];
     std::snprintf(text, sizeof text, "FAIL: element %lld is %g, expected %g, %g times the bound",
-                  static_cast<long long>(where), static_cast<double>(got[where]), expected[where], worst);
+                  static_cast<long long>(where), static_cast<double>(got[where]), expected[where],
+                  worst);
     return text;
 }
 

@@ -1,5 +1,5 @@
-/* What the benchmark programs share: shapes, flags, the machine's limits measured beside every result,
- * and the loop that times and counts. */
+/* What the benchmark programs share: shapes, flags, the machine's limits measured beside every
+ * result, and the loop that times and counts. */
 #ifndef HEADWAY_BENCH_COMMON_H
 #define HEADWAY_BENCH_COMMON_H
 
@@ -18,7 +18,8 @@ extern "C" {
 #include "oracle/onednn.h"
 }
 
-namespace bench {
+namespace bench
+{
 
 /* One call's sizes. D = 0 never; causal aligns the last query with the last key. */
 struct Shape {
@@ -38,7 +39,7 @@ struct Options {
     bool slow = false;         /* --slow: also what takes many seconds a call */
 };
 
-/* Takes Google Benchmark's flags and ours out of argv. Exits with 2 and a message on anything else. */
+/* Takes Google Benchmark's flags and ours out of argv. Exits with 2 and a message on others. */
 Options take_options(int argc, char **argv);
 /* Runs what is registered; the exit status, 1 when a case was wrong. */
 int run_all();
@@ -48,13 +49,16 @@ const std::vector<const headway_row *> &rows();
 
 /* An engine of that row and thread count, or null when the machine gives fewer threads. */
 struct EngineDeleter {
-    void operator()(headway_engine *engine) const { headway_engine_destroy(engine); }
+    void operator()(headway_engine *engine) const
+    {
+        headway_engine_destroy(engine);
+    }
 };
 using Engine = std::unique_ptr<headway_engine, EngineDeleter>;
 Engine make_engine(const headway_row *row, int threads);
 
-/* FLOP/s of fused multiply-adds, and bytes/s read from memory far larger than the caches, on that many
- * threads at once; the best of a few short measurements. */
+/* FLOP/s of fused multiply-adds, and bytes/s read from memory far larger than the caches, on that
+ * many threads at once; the best of a few short measurements. */
 double fma_peak(const headway_row *row, int threads);
 double read_bandwidth(int threads);
 
@@ -70,9 +74,9 @@ void fill_normal(float *to, int64_t count, uint64_t seed, float deviation);
 /* Something that can be timed: made once for a name, checked once, then run. */
 struct Prepared {
     std::function<void()> run;
-    std::string label;                 /* who computes: row, or oneDNN's implementations */
-    std::string error;                 /* not empty: cannot run, and why */
-    const headway_row *row = nullptr;  /* whose FMA peak counts */
+    std::string label;                /* who computes: row, or oneDNN's implementations */
+    std::string error;                /* not empty: cannot run, and why */
+    const headway_row *row = nullptr; /* whose FMA peak counts */
     int threads = 1;
     int64_t workspace = -1; /* bytes, -1: not known */
     double flops = 0, bytes = 0;
@@ -80,14 +84,15 @@ struct Prepared {
     std::vector<std::shared_ptr<void>> owned;
 };
 
-/* Registers a benchmark that `make` prepares. What is prepared stays for the repetitions of the same
- * benchmark only: the large shapes would not fit together. Label and counters come from the median
- * call; the peaks are measured before and after, because other guests of the machine come and go.
- * cpu_peak_share counts the CPU time of all threads instead: what the code does with a core it has,
- * whatever share of the cores it was given. */
+/* Registers a benchmark that `make` prepares. What is prepared stays for the repetitions of the
+ * same benchmark only: the large shapes would not fit together. Label and counters come from the
+ * median call; the peaks are measured before and after, because other guests of the machine come
+ * and go. cpu_peak_share counts the CPU time of all threads instead: what the code does with a core
+ * it has, whatever share of the cores it was given. */
 void register_case(const std::string &name, const std::function<void(Prepared &)> &make);
 
-/* "" or "FAIL: ..." when a value is further from its expected one than `bound` (one, or one each). */
+/* "" or "FAIL: ..." when a value is further from its expected one than the bound: its own one, or
+ * `bound` when bounds is null. */
 std::string compare(const float *got, const double *expected, const double *bounds, double bound,
                     int64_t count);
 

@@ -1,5 +1,5 @@
-/* Tiers from recorded registers, the choice of a row, the engine's configuration and error text, the
- * thread count, and running tasks: alone, nested and after fork. */
+/* Tiers from recorded registers, the choice of a row, the engine's configuration and error text,
+ * the thread count, and running tasks: alone, nested and after fork. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -28,8 +28,8 @@ struct dump {
     uint32_t tiers;
 };
 
-/* CPUID from the public InstLatx64 collection and google/cpu_features' tests, XCR0 from the features
- * the CPU has and Linux enables, HWCAP from /proc/cpuinfo's list of features. */
+/* CPUID from the public InstLatx64 collection and google/cpu_features' tests, XCR0 from the
+ * features the CPU has and Linux enables, HWCAP from /proc/cpuinfo's list of features. */
 static const struct dump recorded[] = {
     {"Nehalem 106A5", {0xB, 0x0098E3BD, 0, 0, 0}, 0},
     {"Sandy Bridge 206A7", {0xD, 0x1FBAE3BF, 0, 0x7, 0}, 0},
@@ -110,7 +110,8 @@ static void check_words(void)
 {
     if (!check_case("words for what is missing"))
         return;
-    CHECK(!headway_tier_missing(0, 0) && !headway_tier_missing(AVX512, AVX512 | NEON), "nothing is");
+    CHECK(!headway_tier_missing(0, 0) && !headway_tier_missing(AVX512, AVX512 | NEON),
+          "nothing is");
     CHECK(strstr(headway_tier_missing(AVX512, 0), "AVX-512"), "AVX-512");
     CHECK(strstr(headway_tier_missing(AVX512, AVX2), "AVX-512"), "AVX-512 alone");
     CHECK(strstr(headway_tier_missing(AVX2, 0), "AVX2"), "AVX2");
@@ -135,13 +136,15 @@ static void check_names(void)
                   "status %d", status);
         else
             CHECK(status == HEADWAY_ERROR_NOT_BUILT && !row && strstr(reason, entry->name) &&
-                      strstr(reason, entry->absent) && *entry->absent, "%d: %s", status, reason);
+                      strstr(reason, entry->absent) && *entry->absent,
+                  "%d: %s", status, reason);
         if (!entry->row || !entry->row->tiers)
             continue;
         row = NULL;
         status = headway_row_choose(entry->name, 0, &row, reason, sizeof reason);
         CHECK(status == HEADWAY_ERROR_CANNOT_RUN && !row && strstr(reason, entry->name) &&
-                  strstr(reason, "needs"), "%d: %s", status, reason);
+                  strstr(reason, "needs"),
+              "%d: %s", status, reason);
     }
     if (check_case("no row past the ends"))
         CHECK(!headway_row_at(-1) && !headway_row_at(INT_MAX), "there is");
@@ -149,7 +152,8 @@ static void check_names(void)
         row = NULL;
         status = headway_row_choose("avx1024", ~0u, &row, reason, sizeof reason);
         CHECK(status == HEADWAY_ERROR_NOT_BUILT && !row && strstr(reason, "avx1024") &&
-                  strstr(reason, "scalar"), "%d: %s", status, reason);
+                  strstr(reason, "scalar"),
+              "%d: %s", status, reason);
     }
 }
 
@@ -184,7 +188,8 @@ static void expect_refused(const headway_engine_config *config, headway_status e
           headway_status_text(expected));
     CHECK(engine == none, "*engine was written");
     CHECK(lines.count == (first ? 1 : 0), "%d log lines", lines.count);
-    CHECK(!first || (strstr(lines.last, first) && strstr(lines.last, second)), "log: %s", lines.last);
+    CHECK(!first || (strstr(lines.last, first) && strstr(lines.last, second)), "log: %s",
+          lines.last);
 }
 
 static void check_config(void)
@@ -240,9 +245,9 @@ static void check_isa_at(void)
     int index = 0;
 
     for (; headway_isa_at(index, &info) == HEADWAY_OK; index++) {
-        const headway_status expected = !info.built  ? HEADWAY_ERROR_NOT_BUILT
+        const headway_status expected = !info.built ? HEADWAY_ERROR_NOT_BUILT
                                         : info.runs ? HEADWAY_OK
-                                                     : HEADWAY_ERROR_CANNOT_RUN;
+                                                    : HEADWAY_ERROR_CANNOT_RUN;
         if (info.runs && !best)
             best = info.name;
         if (!check_case("isa %s: listed and created", info.name))
@@ -262,7 +267,8 @@ static void check_isa_at(void)
     if (check_case("isa: past the ends"))
         CHECK(headway_isa_at(-1, &info) == HEADWAY_ERROR_ARGUMENT &&
                   headway_isa_at(index, &info) == HEADWAY_ERROR_ARGUMENT &&
-                  headway_isa_at(0, NULL) == HEADWAY_ERROR_ARGUMENT, "accepted");
+                  headway_isa_at(0, NULL) == HEADWAY_ERROR_ARGUMENT,
+              "accepted");
     if (check_case("isa: the default is the best that runs")) {
         config.isa = NULL;
         CHECK(headway_engine_create(&config, &engine) == HEADWAY_OK && best, "refused");
@@ -320,13 +326,17 @@ static void check_error_text(void)
         CHECK(0, "no engine");
         return;
     }
-    CHECK(headway_engine_error(engine, text, sizeof text) == 0 && *text == '\0', "not empty at first");
+    CHECK(headway_engine_error(engine, text, sizeof text) == 0 && *text == '\0',
+          "not empty at first");
     CHECK(headway_fail(engine, HEADWAY_ERROR_OVERLAP, "out %s %d", "overlaps", 7) ==
-              HEADWAY_ERROR_OVERLAP, "status");
+              HEADWAY_ERROR_OVERLAP,
+          "status");
     CHECK(headway_engine_error(engine, text, sizeof text) == 14 && !strcmp(text, "out overlaps 7"),
           "%s", text);
-    CHECK(lines.count == 1 && !strcmp(lines.last, "out overlaps 7"), "%d: %s", lines.count, lines.last);
-    CHECK(headway_engine_error(engine, small, sizeof small) == 14 && !strcmp(small, "out"), "%s", small);
+    CHECK(lines.count == 1 && !strcmp(lines.last, "out overlaps 7"), "%d: %s", lines.count,
+          lines.last);
+    CHECK(headway_engine_error(engine, small, sizeof small) == 14 && !strcmp(small, "out"), "%s",
+          small);
     CHECK(headway_engine_error(engine, small, 1) == 14 && *small == '\0', "size 1");
     small[0] = 'z';
     CHECK(headway_engine_error(engine, small, 0) == 14 && *small == 'z', "size 0 was written");
@@ -378,7 +388,8 @@ static void *fail_and_read(void *context)
     for (int i = 0; i < 500; i++) {
         headway_fail(shared->engine, HEADWAY_ERROR_ARGUMENT, "%.*s", 100 + self * 10, word);
         length = headway_engine_error(shared->engine, text, sizeof text);
-        if (length != (size_t)(100 + (text[0] - 'a') * 10) || strspn(text, (char[]){text[0], 0}) != length)
+        if (length != (size_t)(100 + (text[0] - 'a') * 10) ||
+            strspn(text, (char[]){text[0], 0}) != length)
             atomic_fetch_add(&shared->bad, 1);
     }
     return NULL;
@@ -489,7 +500,8 @@ static void check_parallel(void)
         for (size_t j = 0; j < sizeof tasks / sizeof *tasks; j++)
             if (check_case("%d tasks on %d threads", (int)tasks[j], threads[i])) {
                 const int allowed = headway_threads_allowed(threads[i]);
-                CHECK(run_tasks(allowed, tasks[j], 0) == 0, "a task was lost, doubled or disordered");
+                CHECK(run_tasks(allowed, tasks[j], 0) == 0,
+                      "a task was lost, doubled or disordered");
             }
     if (check_case("a parallel call inside a task is serial")) {
         const int allowed = headway_threads_allowed(2);
@@ -532,12 +544,31 @@ static void check_quota(void)
         const char *text;
         int cpus;
     } quotas[] = {
-        {"max 100000", 0}, {"max 100000\n", 0}, {"max", 0}, {"-1", 0}, {"-1\n", 0},
-        {"-1 100000", 0}, {"150000 100000", 2}, {"150000 100000\n", 2}, {"150000\n 100000\n", 2},
-        {"100000 100000", 1}, {"100001 100000", 2}, {"99999 100000", 1}, {"1 100000", 1},
-        {"200000", 2}, {"50000 10000", 5}, {"400000 50000", 8}, {"0 100000", 0}, {"100000 0", 0},
-        {"100000 -5", 0}, {"", 0}, {"x", 0}, {"100000 x", 0}, {"100000 100000 x", 0},
-        {"9223372036854775807 1", 0}, {"99999999999999999999 100000", 0},
+        {"max 100000", 0},
+        {"max 100000\n", 0},
+        {"max", 0},
+        {"-1", 0},
+        {"-1\n", 0},
+        {"-1 100000", 0},
+        {"150000 100000", 2},
+        {"150000 100000\n", 2},
+        {"150000\n 100000\n", 2},
+        {"100000 100000", 1},
+        {"100001 100000", 2},
+        {"99999 100000", 1},
+        {"1 100000", 1},
+        {"200000", 2},
+        {"50000 10000", 5},
+        {"400000 50000", 8},
+        {"0 100000", 0},
+        {"100000 0", 0},
+        {"100000 -5", 0},
+        {"", 0},
+        {"x", 0},
+        {"100000 x", 0},
+        {"100000 100000 x", 0},
+        {"9223372036854775807 1", 0},
+        {"99999999999999999999 100000", 0},
         {"9223372036854775806 1", INT_MAX},
     };
 
@@ -591,7 +622,8 @@ static void fork_once(headway_engine *engine)
     if (child == 0)
         _exit(in_child(engine));
     CHECK(child > 0 && waitpid(child, &status, 0) == child, "no child");
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child's wait status 0x%x", (unsigned)status);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child's wait status 0x%x",
+          (unsigned)status);
 }
 
 static void check_fork(void)
@@ -653,7 +685,8 @@ static void check_memory(void)
         }
         headway_memory_free(NULL);
         errno = 12345;
-        CHECK(!headway_memory_get(SIZE_MAX) && !headway_memory_get(PTRDIFF_MAX), "too much was given");
+        CHECK(!headway_memory_get(SIZE_MAX) && !headway_memory_get(PTRDIFF_MAX),
+              "too much was given");
         CHECK(errno == 12345, "errno is %d", errno);
     }
 }
@@ -666,11 +699,13 @@ static void check_names_of_status(void)
         const char *text = headway_status_text((headway_status)i);
         CHECK(strcmp(text, "unknown status") != 0, "%d has none", i);
         for (int j = 0; j < i; j++)
-            CHECK(strcmp(text, headway_status_text((headway_status)j)) != 0, "%d and %d alike", i, j);
+            CHECK(strcmp(text, headway_status_text((headway_status)j)) != 0, "%d and %d alike", i,
+                  j);
     }
     CHECK(!strcmp(headway_status_text(HEADWAY_OK), "ok"), "ok");
     CHECK(!strcmp(headway_status_text((headway_status)(HEADWAY_ERROR_UNSUPPORTED + 1)),
-                  "unknown status"), "past the last");
+                  "unknown status"),
+          "past the last");
     CHECK(!strcmp(headway_version(), "0.1.0"), "%s", headway_version());
 }
 

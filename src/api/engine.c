@@ -15,8 +15,8 @@
 #define TEXT_SIZE 512
 
 /* holder is the process that is at the text, 0 when none is. A process finds another's number there
- * only when it was forked while a thread of its parent was: that thread will never let go, so the lock
- * is taken over and the half-written text dropped. */
+ * only when it was forked while a thread of its parent was: that thread will never let go, so the
+ * lock is taken over and the half-written text dropped. */
 struct last_error {
     atomic_int holder;
     char text[TEXT_SIZE];
@@ -38,8 +38,8 @@ static void lock(struct last_error *last)
     const int self = headway_process();
     int holder = 0;
 
-    while (!atomic_compare_exchange_weak_explicit(&last->holder, &holder, self, memory_order_acquire,
-                                                  memory_order_relaxed))
+    while (!atomic_compare_exchange_weak_explicit(&last->holder, &holder, self,
+                                                  memory_order_acquire, memory_order_relaxed))
         if (holder == self)
             holder = 0;
     if (holder != 0)
@@ -51,7 +51,8 @@ static void unlock(struct last_error *last)
     atomic_store_explicit(&last->holder, 0, memory_order_release);
 }
 
-headway_status headway_fail(const headway_engine *engine, headway_status status, const char *format, ...)
+headway_status headway_fail(const headway_engine *engine, headway_status status, const char *format,
+                            ...)
 {
     const int saved = errno;
     char text[TEXT_SIZE];
@@ -109,7 +110,8 @@ static headway_status check_config(const headway_engine_config *config)
     return HEADWAY_OK;
 }
 
-static headway_status choose_row(const headway_engine_config *config, const struct headway_row **row)
+static headway_status choose_row(const headway_engine_config *config,
+                                 const struct headway_row **row)
 {
     const struct headway_cpu_registers registers = headway_cpu_read();
     const char *name = config->isa;

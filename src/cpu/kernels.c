@@ -7,8 +7,8 @@
 #include "api/engine.h"
 #include "cpu/tiers.h"
 
-/* The build writes headway_rows.h from arch/CMakeLists.txt: one HEADWAY_ROW or HEADWAY_ROW_ABSENT for
- * every row, best first. */
+/* The build writes headway_rows.h from arch/CMakeLists.txt: one HEADWAY_ROW or HEADWAY_ROW_ABSENT
+ * for every row, best first. */
 #define HEADWAY_ROW(name) extern const struct headway_row headway_row_##name;
 #define HEADWAY_ROW_ABSENT(name, reason)
 #include "headway_rows.h"
@@ -67,8 +67,8 @@ headway_status headway_row_choose(const char *name, uint32_t tiers, const struct
         i++;
     if (i == ROW_COUNT) {
         list_names(names, sizeof names);
-        snprintf(reason, reason_size, "isa \"%.60s\" is not in this build: expected one of %s", name,
-                 names);
+        snprintf(reason, reason_size, "isa \"%.60s\" is not in this build: expected one of %s",
+                 name, names);
         return HEADWAY_ERROR_NOT_BUILT;
     }
     if (!rows[i].row) {

@@ -1,5 +1,5 @@
-/* Tiers: reading the CPU, and what the registers mean. The only file that asks which architecture it is
- * compiled for. */
+/* Tiers: reading the CPU, and what the registers mean. The only file that asks which architecture
+ * it is compiled for. */
 #include "cpu/tiers.h"
 
 #include <stddef.h>

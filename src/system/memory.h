@@ -9,7 +9,8 @@
 void *headway_memory_get(size_t bytes);
 void headway_memory_free(void *memory);
 
-/* *result = a * b or a + b; 0 when it does not fit or an operand is negative, and *result is untouched. */
+/* *result = a * b or a + b; 0 when it does not fit or an operand is negative, and *result is
+ * untouched. */
 int headway_mul(int64_t a, int64_t b, int64_t *result);
 int headway_add(int64_t a, int64_t b, int64_t *result);
 

@@ -83,8 +83,9 @@ static int group_cpus(const char *folder, int version)
     return headway_quota_cpus(text);
 }
 
-/* The least limit of a group and all groups above it. In a container the path may be one of the host's
- * that is not visible here; the mount's root is then the container's group, and it is reached too. */
+/* The least limit of a group and all groups above it. In a container the path may be one of the
+ * host's that is not visible here; the mount's root is then the container's group, and it is
+ * reached too. */
 static int path_cpus(const char *mount, const char *group, int version)
 {
     char folder[PATH_SIZE];

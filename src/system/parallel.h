@@ -11,23 +11,23 @@ typedef void headway_task_fn(void *context, int64_t task, int worker);
 #define HEADWAY_MAX_THREADS 1024
 
 /* Threads to use when the caller asks for `asked` (0: what OpenMP's settings, the affinity mask and
- * the cgroup's quota allow). 1 .. HEADWAY_MAX_THREADS, and 1 without OpenMP and in a process that was
- * forked and has not called exec: OpenMP's threads do not survive a fork, and whether the parent had
- * any can't be seen. */
+ * the cgroup's quota allow). 1 .. HEADWAY_MAX_THREADS, and 1 without OpenMP and in a process that
+ * was forked and has not called exec: OpenMP's threads do not survive a fork, and whether the
+ * parent had any can't be seen. */
 int headway_threads_allowed(int asked);
 
 /* Identifies this process, to tell a forked child from the process that made an engine. */
 int headway_process(void);
 
-/* CPUs that a cgroup's bandwidth limit amounts to, rounded up: text is "QUOTA PERIOD" or "QUOTA" with
- * the usual period of 100000, as in cpu.max and cpu.cfs_quota_us. 0: no limit ("max", "-1") or not
- * understood. Pure. */
+/* CPUs that a cgroup's bandwidth limit amounts to, rounded up: text is "QUOTA PERIOD" or "QUOTA"
+ * with the usual period of 100000, as in cpu.max and cpu.cfs_quota_us. 0: no limit ("max", "-1") or
+ * not understood. Pure. */
 int headway_quota_cpus(const char *text);
 
 /* Runs body for every task in 0 .. tasks-1, handed out in order to at most `threads` workers, and
- * returns when all are done. Serial (worker 0) inside another parallel region, without OpenMP, and for
- * one task or thread. `threads` comes from headway_engine_threads(), which gives 1 in a forked child.
- * Leaves OpenMP's settings and errno alone. */
+ * returns when all are done. Serial (worker 0) inside another parallel region, without OpenMP, and
+ * for one task or thread. `threads` comes from headway_engine_threads(), which gives 1 in a forked
+ * child. Leaves OpenMP's settings and errno alone. */
 void headway_parallel(int threads, int64_t tasks, headway_task_fn *body, void *context);
 
 #endif
