@@ -190,8 +190,10 @@ std::vector<Who> everybody()
     return all;
 }
 
-std::string too_slow(const headway_row *row, int threads, double flops, bool slow)
+std::string why_skipped(const headway_row *row, int threads, double flops, bool slow)
 {
+    if (headway_threads_allowed(threads) < threads)
+        return "skipped: this machine or build gives fewer threads";
     const double seconds = slow ? 0 : flops / fma_peak(row, 1) / threads;
     char text[128] = "";
     if (seconds > 3)

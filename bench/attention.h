@@ -46,8 +46,8 @@ struct Who {
 };
 std::vector<Who> everybody();
 
-/* "" unless a call on that row takes many seconds and --slow was not given. */
-std::string too_slow(const headway_row *row, int threads, double flops, bool slow);
+/* "" or why it is skipped: fewer threads here, or many seconds a call and --slow was not given. */
+std::string why_skipped(const headway_row *row, int threads, double flops, bool slow);
 
 /* Float64 copies of what the reference said, or of another way's result where it takes too long. */
 struct Expected {

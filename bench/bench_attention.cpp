@@ -116,7 +116,7 @@ void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out
     bench::Engine engine = bench::make_engine(made.row, made.threads);
     size_t bytes = 0;
     if (!engine) {
-        made.error = "skipped: this machine gives fewer threads";
+        made.error = "FAIL: headway_engine_create";
         return;
     }
     if (headway_attention_workspace(engine.get(), &data.params, &data.query_tensor,
@@ -161,7 +161,7 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
     made.label = who.row->name;
     made.flops = shape.attention_flops();
     made.bytes = shape.attention_bytes();
-    made.error = bench::too_slow(who.row, made.threads, made.flops, slow);
+    made.error = bench::why_skipped(who.row, made.threads, made.flops, slow);
     if (!made.error.empty())
         return;
     std::shared_ptr<Data> data = data_of(shape);

@@ -229,7 +229,7 @@ void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out
     size_t bytes = 0;
     made_layer->engine = bench::make_engine(made.row, made.threads);
     if (!made_layer->engine) {
-        made.error = "skipped: this machine gives fewer threads";
+        made.error = "FAIL: headway_engine_create";
         return;
     }
     if (headway_mha_create(made_layer->engine.get(), &data.config, &data.weights,
@@ -277,7 +277,7 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
     std::shared_ptr<Data> data = data_of(shape);
     made.flops = data->flops();
     made.bytes = data->bytes();
-    made.error = bench::too_slow(who.row, made.threads, made.flops, slow);
+    made.error = bench::why_skipped(who.row, made.threads, made.flops, slow);
     if (!made.error.empty())
         return;
     const int64_t sizes[] = {shape.B, shape.Lq, data->E};
