@@ -12,7 +12,8 @@ static struct headway_view view_of(const headway_tensor *tensor)
 }
 
 /* Shapes and params into a problem; data pointers are looked at by the caller. */
-static headway_status problem_of(const headway_engine *engine, const headway_attention_params *params,
+static headway_status problem_of(const headway_engine *engine,
+                                 const headway_attention_params *params,
                                  const headway_tensor *query, const headway_tensor *key,
                                  const headway_tensor *value, struct headway_problem *p)
 {
@@ -28,16 +29,21 @@ static headway_status problem_of(const headway_engine *engine, const headway_att
     p->kv_heads = key->shape[2];
     p->value_size = value->shape[3];
     if (p->heads < 1 || p->kv_heads < 1 || p->heads % p->kv_heads != 0)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "key: %lld heads for %lld query heads, expected a divisor of them, 1 or more",
-                            (long long)p->kv_heads, (long long)p->heads);
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "key: %lld heads for %lld query heads, expected a divisor of them, 1 or more",
+            (long long)p->kv_heads, (long long)p->heads);
     if (p->size < 1)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "query: head size 0, expected 1 or more");
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "query: head size 0, expected 1 or more");
     HEADWAY_TRY(headway_check_extent(engine, "key", 0, key->shape[0], p->batch, "query's batch"));
-    HEADWAY_TRY(headway_check_extent(engine, "key", 3, key->shape[3], p->size, "query's head size"));
-    HEADWAY_TRY(headway_check_extent(engine, "value", 0, value->shape[0], p->batch, "query's batch"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "key", 3, key->shape[3], p->size, "query's head size"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "value", 0, value->shape[0], p->batch, "query's batch"));
     HEADWAY_TRY(headway_check_extent(engine, "value", 1, value->shape[1], p->keys, "key's length"));
-    HEADWAY_TRY(headway_check_extent(engine, "value", 2, value->shape[2], p->kv_heads, "key's heads"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "value", 2, value->shape[2], p->kv_heads, "key's heads"));
     p->group = p->heads / p->kv_heads;
     p->query = view_of(query);
     p->key = view_of(key);
@@ -48,7 +54,8 @@ static headway_status problem_of(const headway_engine *engine, const headway_att
 static headway_status plan_of(const headway_engine *engine, const struct headway_problem *p,
                               struct headway_attend_plan *plan, size_t *bytes)
 {
-    if (headway_attend_plan(p, headway_engine_row(engine), headway_engine_threads(engine), plan) != 0 ||
+    if (headway_attend_plan(p, headway_engine_row(engine), headway_engine_threads(engine), plan) !=
+            0 ||
         headway_attend_bytes(plan, bytes) != 0)
         return headway_fail(engine, HEADWAY_ERROR_MEMORY,
                             "workspace: these sizes need more bytes than an address space has");
@@ -66,14 +73,16 @@ headway_status headway_attention_workspace(const headway_engine *engine,
     if (!engine)
         return HEADWAY_ERROR_ARGUMENT;
     if (!bytes)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "bytes: NULL, expected where to write them");
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "bytes: NULL, expected where to write them");
     HEADWAY_TRY(problem_of(engine, params, query, key, value, &p));
     HEADWAY_TRY(plan_of(engine, &p, &plan, &needed));
     *bytes = needed;
     return HEADWAY_OK;
 }
 
-static headway_status check_outputs(const headway_engine *engine, const headway_attention_params *params,
+static headway_status check_outputs(const headway_engine *engine,
+                                    const headway_attention_params *params,
                                     const headway_tensor *query, const headway_tensor *key,
                                     const headway_tensor *value, const headway_tensor *out)
 {
@@ -91,7 +100,8 @@ static headway_status check_outputs(const headway_engine *engine, const headway_
     return lse ? headway_check_apart(engine, "lse", lse, "out", out) : HEADWAY_OK;
 }
 
-headway_status headway_attention(const headway_engine *engine, const headway_attention_params *params,
+headway_status headway_attention(const headway_engine *engine,
+                                 const headway_attention_params *params,
                                  const headway_tensor *query, const headway_tensor *key,
                                  const headway_tensor *value, const headway_tensor *out,
                                  void *workspace, size_t bytes)
@@ -118,7 +128,8 @@ headway_status headway_attention(const headway_engine *engine, const headway_att
 
     p.out = view_of(out);
     struct headway_attend_run run = {&p, &plan, headway_engine_row(engine), workspace};
-    headway_parallel(plan.threads, plan.tasks, headway_attend_task, &run);
+    headway_parallel_few(headway_engine_threads(engine), plan.threads, plan.tasks,
+                         headway_attend_task, &run);
     return HEADWAY_OK;
 }
 
@@ -133,7 +144,8 @@ headway_status headway_attention_explain(const headway_engine *engine,
     if (!engine)
         return HEADWAY_ERROR_ARGUMENT;
     if (!text || size == 0)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "text: no room, expected 1 byte or more");
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "text: no room, expected 1 byte or more");
     HEADWAY_TRY(problem_of(engine, params, query, key, value, &p));
     HEADWAY_TRY(plan_of(engine, &p, &plan, &needed));
     headway_attend_words(&p, headway_engine_row(engine), &plan, text, size);

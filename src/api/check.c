@@ -21,8 +21,8 @@ headway_status headway_check_size(const headway_engine *engine, const char *name
 {
     if (given < least || given > known)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "%s: size %zu, expected %zu..%zu (start from the initialiser)", name, given,
-                            least, known);
+                            "%s: size %zu, expected %zu..%zu (start from the initialiser)", name,
+                            given, least, known);
     return HEADWAY_OK;
 }
 
@@ -30,8 +30,9 @@ headway_status headway_check_extent(const headway_engine *engine, const char *na
                                     int64_t given, int64_t expected, const char *why)
 {
     if (given != expected)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: extent %lld on axis %d, expected %lld (%s)",
-                            name, (long long)given, axis, (long long)expected, why);
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "%s: extent %lld on axis %d, expected %lld (%s)", name,
+                            (long long)given, axis, (long long)expected, why);
     return HEADWAY_OK;
 }
 
@@ -54,7 +55,8 @@ static int span_of(const headway_tensor *tensor, int64_t *low, int64_t *high)
         if (tensor->shape[i] <= 1)
             continue;
         if (stride == INT64_MIN ||
-            !headway_mul(tensor->shape[i] - 1, stride < 0 ? -stride : stride, &reach) || reach > most)
+            !headway_mul(tensor->shape[i] - 1, stride < 0 ? -stride : stride, &reach) ||
+            reach > most)
             return 0;
         if (stride < 0)
             *low -= reach;
@@ -72,10 +74,12 @@ headway_status headway_check_tensor(const headway_engine *engine, const char *na
 {
     int64_t low, high, count = 1;
     if (!tensor)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: NULL, expected a tensor %s", name, axes);
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: NULL, expected a tensor %s", name,
+                            axes);
     if (tensor->dtype != dtype)
-        return headway_fail(engine, (unsigned)tensor->dtype <= HEADWAY_BOOL ? HEADWAY_ERROR_UNSUPPORTED
-                                                                            : HEADWAY_ERROR_ARGUMENT,
+        return headway_fail(engine,
+                            (unsigned)tensor->dtype <= HEADWAY_BOOL ? HEADWAY_ERROR_UNSUPPORTED
+                                                                    : HEADWAY_ERROR_ARGUMENT,
                             "%s: dtype %s (%d), expected %s in this version", name,
                             dtype_name(tensor->dtype), (int)tensor->dtype, dtype_name(dtype));
     if (tensor->rank != rank)
@@ -104,10 +108,11 @@ headway_status headway_check_data(const headway_engine *engine, const char *name
     if (!tensor->data)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is NULL", name);
     if ((uintptr_t)tensor->data % (uintptr_t)dtype_sizes[tensor->dtype] != 0)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is not aligned to its type", name);
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is not aligned to its type",
+                            name);
     if (tensor->shape[last] != 1 && tensor->stride[last] != 1)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: innermost stride %lld, expected 1", name,
-                            (long long)tensor->stride[last]);
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: innermost stride %lld, expected 1",
+                            name, (long long)tensor->stride[last]);
     return HEADWAY_OK;
 }
 
@@ -130,16 +135,17 @@ headway_status headway_check_distinct(const headway_engine *engine, const char *
     for (int i = 0; i < used; i++) {
         const int64_t stride = llabs(out->stride[axes[i]]);
         if (stride <= reach)
-            return headway_fail(engine, HEADWAY_ERROR_OVERLAP,
-                                "%s: stride %lld of axis %d, expected more than %lld (elements overlap)",
-                                name, (long long)out->stride[axes[i]], axes[i], (long long)reach);
+            return headway_fail(
+                engine, HEADWAY_ERROR_OVERLAP,
+                "%s: stride %lld of axis %d, expected more than %lld (elements overlap)", name,
+                (long long)out->stride[axes[i]], axes[i], (long long)reach);
         reach += (out->shape[axes[i]] - 1) * stride;
     }
     return HEADWAY_OK;
 }
 
-/* Where a tensor lies modulo `step` bytes: axes whose stride is a multiple of it drop out. first and
- * last byte of what remains, or 0 when that is as long as the step or longer. */
+/* Where a tensor lies modulo `step` bytes: axes whose stride is a multiple of it drop out. first
+ * and last byte of what remains, or 0 when that is as long as the step or longer. */
 static int residues(const headway_tensor *tensor, int64_t step, int64_t *start, int64_t *length)
 {
     const int64_t size = dtype_sizes[tensor->dtype];
@@ -161,12 +167,13 @@ static int residues(const headway_tensor *tensor, int64_t step, int64_t *start, 
     return 1;
 }
 
-/* Interleaved tensors (packed query, key, value, out) lie in the same range of bytes, yet apart modulo
- * one of their strides. */
+/* Interleaved tensors (packed query, key, value, out) lie in the same range of bytes, yet apart
+ * modulo one of their strides. */
 static int apart_modulo(const headway_tensor *a, const headway_tensor *b, int64_t step)
 {
     int64_t a_start, a_length, b_start, b_length;
-    if (step <= 1 || !residues(a, step, &a_start, &a_length) || !residues(b, step, &b_start, &b_length))
+    if (step <= 1 || !residues(a, step, &a_start, &a_length) ||
+        !residues(b, step, &b_start, &b_length))
         return 0;
     const int64_t from_a = (b_start - a_start + step) % step;
     return from_a >= a_length && from_a + b_length <= step;
@@ -191,8 +198,8 @@ headway_status headway_check_apart(const headway_engine *engine, const char *out
     for (int i = 0; i < other->rank; i++)
         if (apart_modulo(out, other, llabs(other->stride[i]) * other_size))
             return HEADWAY_OK;
-    return headway_fail(engine, HEADWAY_ERROR_OVERLAP, "%s: overlaps %s, expected memory of its own",
-                        out_name, other_name);
+    return headway_fail(engine, HEADWAY_ERROR_OVERLAP,
+                        "%s: overlaps %s, expected memory of its own", out_name, other_name);
 }
 
 headway_status headway_check_workspace(const headway_engine *engine, const void *workspace,
@@ -201,10 +208,11 @@ headway_status headway_check_workspace(const headway_engine *engine, const void 
     if (needed == 0)
         return HEADWAY_OK;
     if (!workspace)
-        return headway_fail(engine, HEADWAY_ERROR_WORKSPACE, "workspace: NULL, expected %zu bytes", needed);
-    if (given < needed)
-        return headway_fail(engine, HEADWAY_ERROR_WORKSPACE, "workspace: %zu bytes, expected %zu", given,
+        return headway_fail(engine, HEADWAY_ERROR_WORKSPACE, "workspace: NULL, expected %zu bytes",
                             needed);
+    if (given < needed)
+        return headway_fail(engine, HEADWAY_ERROR_WORKSPACE, "workspace: %zu bytes, expected %zu",
+                            given, needed);
     if ((uintptr_t)workspace % HEADWAY_WORKSPACE_ALIGNMENT != 0)
         return headway_fail(engine, HEADWAY_ERROR_WORKSPACE,
                             "workspace: not aligned, expected a multiple of %d bytes",
@@ -217,22 +225,25 @@ static headway_status check_lengths(const headway_engine *engine, const char *na
 {
     for (int64_t b = 0; lengths && b < batch; b++)
         if (lengths[b] < 0 || lengths[b] > most)
-            return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: %lld for batch %lld, expected 0..%lld",
-                                name, (long long)lengths[b], (long long)b, (long long)most);
+            return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                                "%s: %lld for batch %lld, expected 0..%lld", name,
+                                (long long)lengths[b], (long long)b, (long long)most);
     return HEADWAY_OK;
 }
 
-static headway_status check_causal(const headway_engine *engine, const headway_attention_params *params,
+static headway_status check_causal(const headway_engine *engine,
+                                   const headway_attention_params *params,
                                    struct headway_problem *p)
 {
     if ((unsigned)params->causal > HEADWAY_CAUSAL_OFFSETS)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "causal: %d, expected one of headway_causal (0..%d)", (int)params->causal,
-                            HEADWAY_CAUSAL_OFFSETS);
+                            "causal: %d, expected one of headway_causal (0..%d)",
+                            (int)params->causal, HEADWAY_CAUSAL_OFFSETS);
     if ((params->causal == HEADWAY_CAUSAL_OFFSETS) != (params->causal_offsets != NULL))
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "causal_offsets: %s, expected them with HEADWAY_CAUSAL_OFFSETS and only then",
-                            params->causal_offsets ? "given" : "NULL");
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "causal_offsets: %s, expected them with HEADWAY_CAUSAL_OFFSETS and only then",
+            params->causal_offsets ? "given" : "NULL");
     p->causal = params->causal != HEADWAY_CAUSAL_NONE;
     p->bottom_right = params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT;
     p->offsets = params->causal_offsets;
@@ -249,13 +260,15 @@ static headway_status check_mask(const headway_engine *engine, const headway_ten
     if (!mask)
         return HEADWAY_OK;
     if (mask->dtype != HEADWAY_BOOL && mask->dtype != HEADWAY_F32)
-        return headway_fail(engine, (unsigned)mask->dtype <= HEADWAY_BOOL ? HEADWAY_ERROR_UNSUPPORTED
-                                                                          : HEADWAY_ERROR_ARGUMENT,
+        return headway_fail(engine,
+                            (unsigned)mask->dtype <= HEADWAY_BOOL ? HEADWAY_ERROR_UNSUPPORTED
+                                                                  : HEADWAY_ERROR_ARGUMENT,
                             "mask: dtype %s (%d), expected BOOL or F32 in this version",
                             dtype_name(mask->dtype), (int)mask->dtype);
     if (mask->rank != 1 && mask->rank != 2 && mask->rank != 4)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "mask: rank %d, expected 1 (Lk), 2 (Lq, Lk) or 4 (B, Hq, Lq, Lk)", mask->rank);
+                            "mask: rank %d, expected 1 (Lk), 2 (Lq, Lk) or 4 (B, Hq, Lq, Lk)",
+                            mask->rank);
     HEADWAY_TRY(headway_check_tensor(engine, "mask", mask, mask->dtype, mask->rank, ""));
     for (int i = 0; i < mask->rank; i++) {
         const int axis = 4 - mask->rank + i;
@@ -268,7 +281,8 @@ static headway_status check_mask(const headway_engine *engine, const headway_ten
     if (!mask->data && p->batch && p->query_rows && p->keys)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "mask: data is NULL");
     if (mask->dtype == HEADWAY_F32 && (uintptr_t)mask->data % sizeof(float) != 0)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "mask: data is not aligned to its type");
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "mask: data is not aligned to its type");
     p->mask.kind = mask->dtype == HEADWAY_BOOL ? HEADWAY_MASK_BOOL : HEADWAY_MASK_F32;
     p->mask.data = mask->data;
     p->mask.batch = stride[0];
@@ -279,24 +293,27 @@ static headway_status check_mask(const headway_engine *engine, const headway_ten
 }
 
 headway_status headway_check_params(const headway_engine *engine,
-                                    const headway_attention_params *params, struct headway_problem *p)
+                                    const headway_attention_params *params,
+                                    struct headway_problem *p)
 {
     static const headway_attention_params defaults = HEADWAY_ATTENTION_PARAMS_INIT;
     double scale = 1.0 / sqrt((double)p->size);
 
     if (!params)
         params = &defaults;
-    HEADWAY_TRY(headway_check_size(engine, "params", params->size, sizeof defaults, sizeof defaults));
+    HEADWAY_TRY(
+        headway_check_size(engine, "params", params->size, sizeof defaults, sizeof defaults));
     if (params->scale) {
         scale = *params->scale;
         if (!isfinite(scale))
-            return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "scale: %g, expected a finite number",
-                                scale);
+            return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                                "scale: %g, expected a finite number", scale);
     }
     /* log2(e) / 2 in double: the product is rounded once. */
     p->scale = (float)(scale * 0.72134752044448170368);
     HEADWAY_TRY(check_causal(engine, params, p));
-    HEADWAY_TRY(check_lengths(engine, "query_lengths", params->query_lengths, p->batch, p->query_rows));
+    HEADWAY_TRY(
+        check_lengths(engine, "query_lengths", params->query_lengths, p->batch, p->query_rows));
     HEADWAY_TRY(check_lengths(engine, "key_lengths", params->key_lengths, p->batch, p->keys));
     p->query_lengths = params->query_lengths;
     p->key_lengths = params->key_lengths;
@@ -306,8 +323,10 @@ headway_status headway_check_params(const headway_engine *engine,
         return HEADWAY_OK;
     HEADWAY_TRY(headway_check_tensor(engine, "lse", params->lse, HEADWAY_F32, 3, "(B, Hq, Lq)"));
     HEADWAY_TRY(headway_check_extent(engine, "lse", 0, params->lse->shape[0], p->batch, "batch"));
-    HEADWAY_TRY(headway_check_extent(engine, "lse", 1, params->lse->shape[1], p->heads, "query heads"));
-    HEADWAY_TRY(headway_check_extent(engine, "lse", 2, params->lse->shape[2], p->query_rows, "query rows"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "lse", 1, params->lse->shape[1], p->heads, "query heads"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "lse", 2, params->lse->shape[2], p->query_rows, "query rows"));
     if (!params->lse->data && p->batch && p->query_rows)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "lse: data is NULL");
     HEADWAY_TRY(headway_check_distinct(engine, "lse", params->lse));

@@ -1,5 +1,5 @@
-/* Argument checks that the public functions share: each argument is looked at once, here, and what is
- * found wrong is told by name, with what was given and what was expected. */
+/* Argument checks that the public functions share: each argument is looked at once, here, and what
+ * is found wrong is told by name, with what was given and what was expected. */
 #ifndef HEADWAY_CHECK_ARGUMENTS_H
 #define HEADWAY_CHECK_ARGUMENTS_H
 
@@ -8,26 +8,27 @@
 #include "headway/headway.h"
 
 /* Returns early with the status of a failed check. */
-#define HEADWAY_TRY(call)                     \
-    do {                                      \
-        const headway_status status_ = (call); \
-        if (status_ != HEADWAY_OK)            \
-            return status_;                   \
+#define HEADWAY_TRY(call)                                                                          \
+    do {                                                                                           \
+        const headway_status status_ = (call);                                                     \
+        if (status_ != HEADWAY_OK)                                                                 \
+            return status_;                                                                        \
     } while (0)
 
 /* A config's or params' size field: at least `least` (its first version), at most `known`. */
 headway_status headway_check_size(const headway_engine *engine, const char *name, size_t given,
                                   size_t least, size_t known);
 
-/* Not NULL, F32 or `dtype`, `rank` axes, no negative extent, every element's offset within 2^62 bytes.
- * axes names them for the message: "(B, Lq, Hq, D)". */
+/* Not NULL, F32 or `dtype`, `rank` axes, no negative extent, every element's offset within 2^62
+ * bytes. axes names them for the message: "(B, Lq, Hq, D)". */
 headway_status headway_check_tensor(const headway_engine *engine, const char *name,
                                     const headway_tensor *tensor, headway_dtype dtype, int rank,
                                     const char *axes);
 /* Data present (unless empty), innermost stride 1 (unless its extent is 1). */
 headway_status headway_check_data(const headway_engine *engine, const char *name,
                                   const headway_tensor *tensor);
-/* No two elements share memory. Axes must nest: sorted by stride, each steps over the smaller ones. */
+/* No two elements share memory. Axes must nest: sorted by stride, each steps over the smaller ones.
+ */
 headway_status headway_check_distinct(const headway_engine *engine, const char *name,
                                       const headway_tensor *out);
 /* Elements of out and other share no memory. */

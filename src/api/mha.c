@@ -1,5 +1,5 @@
-/* headway_mha: the layer. Weights are packed once; a forward call projects into per-head query, key and
- * value, attends straight into the concatenated heads, and projects out. */
+/* headway_mha: the layer. Weights are packed once; a forward call projects into per-head query, key
+ * and value, attends straight into the concatenated heads, and projects out. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,11 +16,13 @@ struct headway_mha {
     struct headway_linear linear[PROJECTIONS];
 };
 
-/* ---- create ----------------------------------------------------------------------------------- */
+/* ---- create -----------------------------------------------------------------------------------
+ */
 
 static const char *const weight_names[PROJECTIONS] = {"query weight", "key weight", "value weight",
                                                       "out weight"};
-static const char *const bias_names[PROJECTIONS] = {"query bias", "key bias", "value bias", "out bias"};
+static const char *const bias_names[PROJECTIONS] = {"query bias", "key bias", "value bias",
+                                                    "out bias"};
 
 /* What create learns of one projection before it packs. */
 struct projection {
@@ -31,17 +33,18 @@ struct projection {
 /* A weight as (groups, size, inputs): rank 2 (outputs, inputs) is split at the head size, rank 3 is
  * taken as it stands; transposed storage has the inputs first. */
 static headway_status view_weight(const headway_engine *engine, const char *name,
-                                  const headway_tensor *weight, int transposed, struct projection *p)
+                                  const headway_tensor *weight, int transposed,
+                                  struct projection *p)
 {
     if (!weight)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "%s: NULL, expected a tensor (or the fused weight)", name);
     if (weight->rank != 2 && weight->rank != 3)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "%s: rank %d, expected 2 (outputs, inputs) or 3 (heads, size, inputs)", name,
-                            weight->rank);
-    HEADWAY_TRY(headway_check_tensor(engine, name, weight, HEADWAY_F32, weight->rank,
-                                     "(outputs, inputs)"));
+                            "%s: rank %d, expected 2 (outputs, inputs) or 3 (heads, size, inputs)",
+                            name, weight->rank);
+    HEADWAY_TRY(
+        headway_check_tensor(engine, name, weight, HEADWAY_F32, weight->rank, "(outputs, inputs)"));
     const int in = transposed ? 0 : weight->rank - 1;
     const int channel = transposed ? weight->rank - 1 : weight->rank - 2;
     int64_t outputs = weight->shape[channel];
@@ -53,17 +56,19 @@ static headway_status view_weight(const headway_engine *engine, const char *name
     if (weight->rank == 3) {
         const int group = transposed ? 1 : 0;
         HEADWAY_TRY(headway_check_extent(engine, name, channel, outputs, p->size, "head size"));
-        HEADWAY_TRY(headway_check_extent(engine, name, group, weight->shape[group], p->groups, "heads"));
+        HEADWAY_TRY(
+            headway_check_extent(engine, name, group, weight->shape[group], p->groups, "heads"));
         p->view.group_stride = weight->stride[group];
         outputs = p->groups * p->size;
     }
     if (outputs != p->groups * p->size || p->inputs < 1)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "%s: (%lld outputs, %lld inputs), expected %lld outputs (%lld x %lld) and 1 or "
-                            "more inputs%s",
-                            name, (long long)outputs, (long long)p->inputs,
-                            (long long)(p->groups * p->size), (long long)p->groups, (long long)p->size,
-                            transposed ? "; weights are said to be stored transposed" : "");
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "%s: (%lld outputs, %lld inputs), expected %lld outputs (%lld x %lld) and 1 or "
+            "more inputs%s",
+            name, (long long)outputs, (long long)p->inputs, (long long)(p->groups * p->size),
+            (long long)p->groups, (long long)p->size,
+            transposed ? "; weights are said to be stored transposed" : "");
     if (!weight->data)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is NULL", name);
     return HEADWAY_OK;
@@ -77,7 +82,8 @@ static headway_status view_bias(const headway_engine *engine, const char *name,
         return HEADWAY_OK;
     if (bias->rank != 1 && bias->rank != 2)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "%s: rank %d, expected 1 (outputs) or 2 (heads, size)", name, bias->rank);
+                            "%s: rank %d, expected 1 (outputs) or 2 (heads, size)", name,
+                            bias->rank);
     HEADWAY_TRY(headway_check_tensor(engine, name, bias, HEADWAY_F32, bias->rank, "(outputs)"));
     const int channel = bias->rank - 1;
     const int64_t expected = bias->rank == 1 ? p->groups * p->size : p->size;
@@ -106,12 +112,14 @@ static headway_status check_fused(const headway_engine *engine, const headway_mh
                                   const headway_mha_weights *weights, int64_t outputs)
 {
     const headway_tensor *fused = weights->fused;
-    if (weights->query || weights->key || weights->value || weights->query_bias || weights->key_bias ||
-        weights->value_bias)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "fused weight: given together with separate ones, expected one or the other");
+    if (weights->query || weights->key || weights->value || weights->query_bias ||
+        weights->key_bias || weights->value_bias)
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "fused weight: given together with separate ones, expected one or the other");
     const int axis = config->transposed ? 1 : 0;
-    HEADWAY_TRY(headway_check_tensor(engine, "fused weight", fused, HEADWAY_F32, 2, "(outputs, inputs)"));
+    HEADWAY_TRY(
+        headway_check_tensor(engine, "fused weight", fused, HEADWAY_F32, 2, "(outputs, inputs)"));
     HEADWAY_TRY(headway_check_extent(engine, "fused weight", axis, fused->shape[axis], outputs,
                                      "query, key and value rows"));
     if (!fused->data)
@@ -120,8 +128,8 @@ static headway_status check_fused(const headway_engine *engine, const headway_mh
         return HEADWAY_OK;
     HEADWAY_TRY(headway_check_tensor(engine, "fused bias", weights->fused_bias, HEADWAY_F32, 1,
                                      "(outputs)"));
-    HEADWAY_TRY(headway_check_extent(engine, "fused bias", 0, weights->fused_bias->shape[0], outputs,
-                                     "the weight's outputs"));
+    HEADWAY_TRY(headway_check_extent(engine, "fused bias", 0, weights->fused_bias->shape[0],
+                                     outputs, "the weight's outputs"));
     if (!weights->fused_bias->data)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "fused bias: data is NULL");
     return HEADWAY_OK;
@@ -186,16 +194,18 @@ static headway_status sizes_of(const headway_engine *engine, const headway_mha_c
     layer->kv_heads = config->kv_heads ? config->kv_heads : config->heads;
     if (layer->heads < 1 || layer->kv_heads < 1 || layer->heads > most ||
         layer->heads % layer->kv_heads != 0)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "config: %lld heads with %lld kv_heads, expected kv_heads that divide heads, 1 "
-                            "or more",
-                            (long long)config->heads, (long long)config->kv_heads);
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "config: %lld heads with %lld kv_heads, expected kv_heads that divide heads, 1 "
+            "or more",
+            (long long)config->heads, (long long)config->kv_heads);
     if (config->head_size < 0 || config->value_head_size < 0 || config->head_size > most ||
         config->value_head_size > most)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "config: head_size %lld, value_head_size %lld, expected 0 (from the weights) to "
-                            "2^30",
-                            (long long)config->head_size, (long long)config->value_head_size);
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "config: head_size %lld, value_head_size %lld, expected 0 (from the weights) to "
+            "2^30",
+            (long long)config->head_size, (long long)config->value_head_size);
     layer->size = config->head_size;
     if (!layer->size)
         layer->size = fused ? outputs_of(weights->fused, config->transposed) /
@@ -203,12 +213,13 @@ static headway_status sizes_of(const headway_engine *engine, const headway_mha_c
                             : outputs_of(weights->query, config->transposed) / layer->heads;
     layer->value_size = config->value_head_size;
     if (!layer->value_size)
-        layer->value_size = fused ? layer->size
-                                  : outputs_of(weights->value, config->transposed) / layer->kv_heads;
+        layer->value_size =
+            fused ? layer->size : outputs_of(weights->value, config->transposed) / layer->kv_heads;
     if (layer->size < 1 || layer->value_size < 1 || layer->size > most || layer->value_size > most)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "config: head size %lld, value head size %lld by the weights, expected 1 or more",
-                            (long long)layer->size, (long long)layer->value_size);
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "config: head size %lld, value head size %lld by the weights, expected 1 or more",
+            (long long)layer->size, (long long)layer->value_size);
     return HEADWAY_OK;
 }
 
@@ -229,8 +240,9 @@ static headway_status view_all(const headway_engine *engine, const headway_mha_c
     HEADWAY_TRY(headway_check_tensor(engine, weight_names[OUT], weights->out, HEADWAY_F32, 2,
                                      "(outputs, inputs)"));
     HEADWAY_TRY(view_weight(engine, weight_names[OUT], weights->out, config->transposed, &p[OUT]));
-    HEADWAY_TRY(headway_check_extent(engine, weight_names[OUT], config->transposed ? 0 : 1, p[OUT].inputs,
-                                     layer->heads * layer->value_size, "heads x value head size"));
+    HEADWAY_TRY(headway_check_extent(engine, weight_names[OUT], config->transposed ? 0 : 1,
+                                     p[OUT].inputs, layer->heads * layer->value_size,
+                                     "heads x value head size"));
     return view_bias(engine, bias_names[OUT], weights->out_bias, &p[OUT]);
 }
 
@@ -244,9 +256,12 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
         return HEADWAY_ERROR_ARGUMENT;
     if (!config || !weights || !layer)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: NULL",
-                            !config ? "config" : !weights ? "weights" : "layer");
+                            !config    ? "config"
+                            : !weights ? "weights"
+                                       : "layer");
     HEADWAY_TRY(headway_check_size(engine, "config", config->size, sizeof *config, sizeof *config));
-    HEADWAY_TRY(headway_check_size(engine, "weights", weights->size, sizeof *weights, sizeof *weights));
+    HEADWAY_TRY(
+        headway_check_size(engine, "weights", weights->size, sizeof *weights, sizeof *weights));
     HEADWAY_TRY(sizes_of(engine, config, weights, &made));
     HEADWAY_TRY(view_all(engine, config, weights, &made, p));
 
@@ -256,7 +271,8 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
                                 p[i].view.bias != NULL, &floats[i]) != 0 ||
             !headway_add(floats[i], 15, &floats[i]) ||
             !headway_add(total, floats[i] = floats[i] / 16 * 16, &total))
-            return headway_fail(engine, HEADWAY_ERROR_MEMORY, "%s: too large to pack", weight_names[i]);
+            return headway_fail(engine, HEADWAY_ERROR_MEMORY, "%s: too large to pack",
+                                weight_names[i]);
         longest = p[i].inputs > longest ? p[i].inputs : longest;
     }
     float *room = total < INT64_MAX / 8 ? headway_memory_get((size_t)total * sizeof(float)) : NULL;
@@ -264,7 +280,8 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
     if (!room || !zeros) {
         headway_memory_free(room);
         headway_memory_free(zeros);
-        return headway_fail(engine, HEADWAY_ERROR_MEMORY, "layer: no memory for %lld bytes of packed weights",
+        return headway_fail(engine, HEADWAY_ERROR_MEMORY,
+                            "layer: no memory for %lld bytes of packed weights",
                             (long long)total * 4);
     }
     memset(zeros, 0, (size_t)longest * sizeof(float));
@@ -284,7 +301,8 @@ void headway_mha_destroy(headway_mha *layer)
     headway_memory_free(layer);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------
+ */
 
 /* One call: the attention problem on the projected tensors, and where they lie in the workspace. */
 struct forward {
@@ -303,19 +321,22 @@ static headway_status check_inputs(const headway_mha *layer, const headway_tenso
     HEADWAY_TRY(headway_check_tensor(engine, "query", query, HEADWAY_F32, 3, "(B, Lq, E)"));
     HEADWAY_TRY(headway_check_tensor(engine, "key", *key, HEADWAY_F32, 3, "(B, Lk, Ek)"));
     HEADWAY_TRY(headway_check_tensor(engine, "value", *value, HEADWAY_F32, 3, "(B, Lk, Ev)"));
-    HEADWAY_TRY(headway_check_extent(engine, "query", 2, query->shape[2], layer->linear[QUERY].inputs,
-                                     "the query weight's inputs"));
+    HEADWAY_TRY(headway_check_extent(engine, "query", 2, query->shape[2],
+                                     layer->linear[QUERY].inputs, "the query weight's inputs"));
     HEADWAY_TRY(headway_check_extent(engine, "key", 2, (*key)->shape[2], layer->linear[KEY].inputs,
                                      "the key weight's inputs"));
-    HEADWAY_TRY(headway_check_extent(engine, "value", 2, (*value)->shape[2], layer->linear[VALUE].inputs,
-                                     "the value weight's inputs"));
-    HEADWAY_TRY(headway_check_extent(engine, "key", 0, (*key)->shape[0], query->shape[0], "query's batch"));
+    HEADWAY_TRY(headway_check_extent(engine, "value", 2, (*value)->shape[2],
+                                     layer->linear[VALUE].inputs, "the value weight's inputs"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "key", 0, (*key)->shape[0], query->shape[0], "query's batch"));
     HEADWAY_TRY(headway_check_extent(engine, "value", 0, (*value)->shape[0], query->shape[0],
                                      "query's batch"));
-    return headway_check_extent(engine, "value", 1, (*value)->shape[1], (*key)->shape[1], "key's length");
+    return headway_check_extent(engine, "value", 1, (*value)->shape[1], (*key)->shape[1],
+                                "key's length");
 }
 
-/* Room for (lines x width) floats behind *end, on a cache line of its own; 0 when it does not fit. */
+/* Room for (lines x width) floats behind *end, on a cache line of its own; 0 when it does not fit.
+ */
 static int reserve(int64_t *offset, int64_t *end, int64_t lines, int64_t width)
 {
     int64_t floats;
@@ -324,10 +345,11 @@ static int reserve(int64_t *offset, int64_t *end, int64_t lines, int64_t width)
            headway_add(*end, floats / 16 * 16, end);
 }
 
-/* Projected tensors lie head by head, (heads, B, L, size): the rows that a tile reads are next to each
- * other, and all tokens of a head have one pitch. */
+/* Projected tensors lie head by head, (heads, B, L, size): the rows that a tile reads are next to
+ * each other, and all tokens of a head have one pitch. */
 static headway_status prepare(const headway_mha *layer, const headway_attention_params *params,
-                              const headway_tensor *query, const headway_tensor *key, struct forward *f)
+                              const headway_tensor *query, const headway_tensor *key,
+                              struct forward *f)
 {
     struct headway_problem *p = &f->problem;
     int64_t queries, keys, end = 0, all;
@@ -346,8 +368,8 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
         !reserve(&f->key, &end, keys, p->kv_heads * p->size) ||
         !reserve(&f->value, &end, keys, p->kv_heads * p->value_size) ||
         !reserve(&f->heads, &end, queries, p->heads * p->value_size) ||
-        headway_attend_plan(p, headway_engine_row(layer->engine), headway_engine_threads(layer->engine),
-                            &f->plan) != 0 ||
+        headway_attend_plan(p, headway_engine_row(layer->engine),
+                            headway_engine_threads(layer->engine), &f->plan) != 0 ||
         headway_attend_bytes(&f->plan, &f->bytes) != 0 || !headway_mul(end, sizeof(float), &all) ||
         !headway_add(all, (int64_t)f->bytes, &all))
         return headway_fail(layer->engine, HEADWAY_ERROR_MEMORY,
@@ -357,7 +379,8 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     return HEADWAY_OK;
 }
 
-headway_status headway_mha_workspace(const headway_mha *layer, const headway_attention_params *params,
+headway_status headway_mha_workspace(const headway_mha *layer,
+                                     const headway_attention_params *params,
                                      const headway_tensor *query, const headway_tensor *key,
                                      const headway_tensor *value, size_t *bytes)
 {
@@ -373,7 +396,8 @@ headway_status headway_mha_workspace(const headway_mha *layer, const headway_att
     return HEADWAY_OK;
 }
 
-static headway_status check_forward(const headway_mha *layer, const headway_attention_params *params,
+static headway_status check_forward(const headway_mha *layer,
+                                    const headway_attention_params *params,
                                     const headway_tensor *query, const headway_tensor *key,
                                     const headway_tensor *value, const headway_tensor *out)
 {
@@ -382,8 +406,10 @@ static headway_status check_forward(const headway_mha *layer, const headway_atte
     const char *names[] = {"query", "key", "value", "mask"};
     const headway_tensor *lse = params ? params->lse : NULL;
     HEADWAY_TRY(headway_check_tensor(engine, "out", out, HEADWAY_F32, 3, "(B, Lq, Eo)"));
-    HEADWAY_TRY(headway_check_extent(engine, "out", 0, out->shape[0], query->shape[0], "query's batch"));
-    HEADWAY_TRY(headway_check_extent(engine, "out", 1, out->shape[1], query->shape[1], "query's length"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "out", 0, out->shape[0], query->shape[0], "query's batch"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, "out", 1, out->shape[1], query->shape[1], "query's length"));
     HEADWAY_TRY(headway_check_extent(engine, "out", 2, out->shape[2], layer->linear[OUT].size,
                                      "the out weight's outputs"));
     HEADWAY_TRY(headway_check_data(engine, "out", out));
@@ -401,8 +427,9 @@ static headway_status check_forward(const headway_mha *layer, const headway_atte
 }
 
 /* Projects (batch, rows) tokens of x into heads at `to`, and describes them as (B, L, H, size). */
-static struct headway_linear_job project(const struct headway_linear *linear, const headway_tensor *x,
-                                         const int64_t *lengths, float *to, struct headway_view *view)
+static struct headway_linear_job project(const struct headway_linear *linear,
+                                         const headway_tensor *x, const int64_t *lengths, float *to,
+                                         struct headway_view *view)
 {
     struct headway_linear_job job = {.linear = linear, .x = x->data};
     job.x_batch = x->stride[0];
@@ -448,12 +475,19 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
     const struct headway_view heads = {room + f.heads, p->query_rows * width, width, p->value_size};
     p->out = heads;
     struct headway_attend_run run = {p, &f.plan, row, room + f.scratch};
-    headway_parallel(f.plan.threads, f.plan.tasks, headway_attend_task, &run);
+    headway_parallel_few(threads, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
 
-    const struct headway_linear_job last = {
-        .linear = &layer->linear[OUT], .x = heads.data, .x_batch = heads.batch, .x_row = heads.row,
-        .y = out->data, .y_batch = out->stride[0], .y_row = out->stride[1], .y_group = 0,
-        .batch = p->batch, .rows = p->query_rows, .lengths = p->query_lengths};
+    const struct headway_linear_job last = {.linear = &layer->linear[OUT],
+                                            .x = heads.data,
+                                            .x_batch = heads.batch,
+                                            .x_row = heads.row,
+                                            .y = out->data,
+                                            .y_batch = out->stride[0],
+                                            .y_row = out->stride[1],
+                                            .y_group = 0,
+                                            .batch = p->batch,
+                                            .rows = p->query_rows,
+                                            .lengths = p->query_lengths};
     headway_linear_run(row, threads, &last, 1);
     return HEADWAY_OK;
 }
@@ -466,16 +500,18 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
     if (!layer)
         return HEADWAY_ERROR_ARGUMENT;
     if (!text || size == 0)
-        return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT, "text: no room, expected 1 byte or more");
+        return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT,
+                            "text: no room, expected 1 byte or more");
     HEADWAY_TRY(check_inputs(layer, query, &key, &value));
     HEADWAY_TRY(prepare(layer, params, query, key, &f));
     const struct headway_row *row = headway_engine_row(layer->engine);
-    int used = snprintf(text, size,
-                        "projections: row %s, panels of %d columns packed at create, up to %d threads\n"
-                        "  query, key and value are written head by head as attention reads them, heads "
-                        "are written concatenated\n"
-                        "  workspace of the call: %zu bytes\n",
-                        row->name, row->lanes * row->vectors, headway_engine_threads(layer->engine), f.bytes);
+    int used = snprintf(
+        text, size,
+        "projections: row %s, panels of %d columns packed at create, up to %d threads\n"
+        "  query, key and value are written head by head as attention reads them, heads "
+        "are written concatenated\n"
+        "  workspace of the call: %zu bytes\n",
+        row->name, row->lanes * row->vectors, headway_engine_threads(layer->engine), f.bytes);
     if (used < 0 || (size_t)used >= size)
         used = (int)size - 1;
     headway_attend_words(&f.problem, row, &f.plan, text + used, size - (size_t)used);

@@ -1,5 +1,6 @@
-/* The attention core below the argument checks: what is to be computed (problem), how it is cut (plan),
- * and the tile that computes it. Everything here has been checked; nothing here can fail. */
+/* The attention core below the argument checks: what is to be computed (problem), how it is cut
+ * (plan), and the tile that computes it. Everything here has been checked; nothing here can fail.
+ */
 #ifndef HEADWAY_ATTEND_H
 #define HEADWAY_ATTEND_H
 
@@ -39,11 +40,11 @@ struct headway_problem {
 
 /* How a problem is cut. Pure data, derived from the problem, the row and the threads alone. */
 struct headway_attend_plan {
-    int64_t vectors;    /* query rows x group of one KV head, in vectors of lanes, rounded up */
-    int64_t tiles;      /* query tiles of one (batch, KV head) */
-    int64_t tasks;      /* batch * kv_heads * tiles */
-    int threads;        /* workers that can have work */
-    int width;          /* lanes of the widest tile */
+    int64_t vectors; /* query rows x group of one KV head, in vectors of lanes, rounded up */
+    int64_t tiles;   /* query tiles of one (batch, KV head) */
+    int64_t tasks;   /* batch * kv_heads * tiles */
+    int threads;     /* workers that can have work */
+    int width;       /* lanes of the widest tile */
     size_t panel, scores, bias, lines, sum, later, stats, range, clean; /* offsets, in floats */
     size_t worker_floats; /* scratch of one worker, a multiple of 16 */
 };
@@ -74,10 +75,10 @@ void headway_attend_task(void *context, int64_t task, int worker);
  * kv_head * group + (start + l) % group. */
 struct headway_lanes {
     int64_t b, kv_head, start;
-    int n;                                /* live lanes */
-    int width;                            /* lanes of the tile, n rounded up */
+    int n;                                                   /* live lanes */
+    int width;                                               /* lanes of the tile, n rounded up */
     int64_t row[HEADWAY_MAX_WIDTH], head[HEADWAY_MAX_WIDTH]; /* of the live lanes */
-    int64_t first[HEADWAY_MAX_WIDTH];     /* allowed keys first <= j < last of each lane */
+    int64_t first[HEADWAY_MAX_WIDTH]; /* allowed keys first <= j < last of each lane */
     int64_t last[HEADWAY_MAX_WIDTH];
     int64_t first_min, first_max, last_min, last_max; /* over the live lanes */
 };

@@ -1,6 +1,7 @@
-/* Attention for one query tile: S^T = K . Q^T, online softmax down the keys, O^T += V^T . P^T, with the
- * lanes of the vectors running over query rows (times the heads of a KV group). Keys and values are
- * read in place as broadcast operands; only the queries are transposed in and the outputs out. */
+/* Attention for one query tile: S^T = K . Q^T, online softmax down the keys, O^T += V^T . P^T, with
+ * the lanes of the vectors running over query rows (times the heads of a KV group). Keys and values
+ * are read in place as broadcast operands; only the queries are transposed in and the outputs out.
+ */
 #include <math.h>
 
 #include "core/attend.h"
@@ -29,12 +30,14 @@ static float *line_of(const struct headway_view *view, const struct headway_lane
     return view->data + l->b * view->batch + l->row[lane] * view->row + l->head[lane] * view->head;
 }
 
-static const float *key_at(const struct headway_problem *p, const struct headway_lanes *l, int64_t j)
+static const float *key_at(const struct headway_problem *p, const struct headway_lanes *l,
+                           int64_t j)
 {
     return p->key.data + l->b * p->key.batch + l->kv_head * p->key.head + j * p->key.row;
 }
 
-static const float *value_at(const struct headway_problem *p, const struct headway_lanes *l, int64_t j)
+static const float *value_at(const struct headway_problem *p, const struct headway_lanes *l,
+                             int64_t j)
 {
     return p->value.data + l->b * p->value.batch + l->kv_head * p->value.head + j * p->value.row;
 }
@@ -77,9 +80,9 @@ static void weigh(const struct tile *t, const float *values, ptrdiff_t pitch, in
     t->row->gemm(&g);
 }
 
-/* A block of values that may hold NaN or Inf where some rows exclude the key: a copy with 0 in their
- * place goes through the ordinary product, where 0 changes nothing, and what was taken out is added
- * for the rows that do see the key. */
+/* A block of values that may hold NaN or Inf where some rows exclude the key: a copy with 0 in
+ * their place goes through the ordinary product, where 0 changes nothing, and what was taken out is
+ * added for the rows that do see the key. */
 static void weigh_carefully(const struct tile *t, int64_t start, int count, const struct segment *s,
                             int fresh, const float *rescale, int has_bias)
 {
@@ -147,11 +150,15 @@ static int attend_segment(const struct tile *t, int64_t begin, int64_t end, cons
         scores_of(t, start, count);
         const int ranged = block_ranges(t, start, count);
         const int has_bias = kind == HEADWAY_BLOCK_BIAS;
-        const struct headway_softmax softmax = {
-            .keys = count, .vectors = t->vectors, .scores = t->scores,
-            .bias = has_bias ? t->bias : NULL,
-            .first = ranged ? t->first : NULL, .last = ranged ? t->last : NULL,
-            .row_max = s->top, .row_sum = s->total, .rescale = rescale};
+        const struct headway_softmax softmax = {.keys = count,
+                                                .vectors = t->vectors,
+                                                .scores = t->scores,
+                                                .bias = has_bias ? t->bias : NULL,
+                                                .first = ranged ? t->first : NULL,
+                                                .last = ranged ? t->last : NULL,
+                                                .row_max = s->top,
+                                                .row_sum = s->total,
+                                                .rescale = rescale};
         t->row->softmax(&softmax);
         if (t->careful)
             weigh_carefully(t, start, count, s, fresh, rescale, has_bias);
@@ -163,7 +170,8 @@ static int attend_segment(const struct tile *t, int64_t begin, int64_t end, cons
 }
 
 /* All segments in order, merged into `whole`; returns 0 when nothing was seen. */
-static int attend_keys(const struct tile *t, const struct segment *whole, const struct segment *later)
+static int attend_keys(const struct tile *t, const struct segment *whole,
+                       const struct segment *later)
 {
     int seen = 0;
     int64_t begin = t->lanes.first_min / HEADWAY_SEGMENT_KEYS * HEADWAY_SEGMENT_KEYS;
@@ -172,10 +180,14 @@ static int attend_keys(const struct tile *t, const struct segment *whole, const 
         if (!seen) {
             seen = attend_segment(t, begin, end, whole);
         } else if (attend_segment(t, begin, end, later)) {
-            const struct headway_merge merge = {
-                .m = t->p->value_size, .vectors = t->vectors,
-                .sum = whole->sum, .row_max = whole->top, .row_sum = whole->total,
-                .later = later->sum, .later_max = later->top, .later_sum = later->total};
+            const struct headway_merge merge = {.m = t->p->value_size,
+                                                .vectors = t->vectors,
+                                                .sum = whole->sum,
+                                                .row_max = whole->top,
+                                                .row_sum = whole->total,
+                                                .later = later->sum,
+                                                .later_max = later->top,
+                                                .later_sum = later->total};
             t->row->merge(&merge);
         }
     }
@@ -190,7 +202,8 @@ static void write_lse(const struct headway_problem *p, const struct headway_lane
         *line_of(&p->lse, l, lane) = seen ? headway_lse(s->top[lane], s->total[lane]) : -INFINITY;
 }
 
-static void write_out(const struct tile *t, const struct segment *whole, const struct segment *later)
+static void write_out(const struct tile *t, const struct segment *whole,
+                      const struct segment *later)
 {
     const struct headway_problem *p = t->p;
     const struct headway_lanes *l = &t->lanes;
@@ -249,8 +262,8 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
     return 1;
 }
 
-/* Queries and outputs are touched once each, so every tile would wait for them: they are asked for a
- * tile ahead. */
+/* Queries and outputs are touched once each, so every tile would wait for them: they are asked for
+ * a tile ahead. */
 static void prefetch_tile(const struct headway_attend_run *run, const struct headway_lanes *l,
                           int64_t task)
 {

@@ -5,8 +5,8 @@
 #include "system/parallel.h"
 
 /* A block of tokens is at most this many floats, half of a 1 MB level 2 cache with its panel beside
- * it; a panel is passed in pieces of at most DEPTH inputs for the same reason. Neither changes bits:
- * accumulators are stored and read back between pieces. */
+ * it; a panel is passed in pieces of at most DEPTH inputs for the same reason. Neither changes
+ * bits: accumulators are stored and read back between pieces. */
 #define BLOCK_FLOATS (128 * 1024)
 #define DEPTH 1024
 /* Rows of a block are a multiple of this, which every row's tile heights divide. */
@@ -24,8 +24,8 @@ static int64_t at_most(int64_t a, int64_t limit)
     return a < limit ? a : limit;
 }
 
-int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row, int64_t inputs,
-                        int64_t groups, int64_t size, int has_bias, int64_t *floats)
+int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row,
+                        int64_t inputs, int64_t groups, int64_t size, int has_bias, int64_t *floats)
 {
     int64_t width;
     linear->inputs = inputs;
@@ -89,10 +89,10 @@ void headway_linear_pack(struct headway_linear *linear, const struct headway_row
     for (int64_t column = 0; column < width; column++) {
         const int64_t vector = column / row->lanes;
         const int64_t i = vector % linear->group_vectors * row->lanes + column % row->lanes;
-        linear->bias[column] =
-            i < linear->size ? view->bias[vector / linear->group_vectors * view->bias_group +
-                                          i * view->bias_channel]
-                             : 0.0f;
+        linear->bias[column] = i < linear->size
+                                   ? view->bias[vector / linear->group_vectors * view->bias_group +
+                                                i * view->bias_channel]
+                                   : 0.0f;
     }
 }
 
@@ -135,12 +135,13 @@ static int64_t length_of(const struct headway_linear_job *job, int64_t b)
     return job->lengths ? job->lengths[b] : job->rows;
 }
 
-/* Tokens from .. until of (batch * rows), in runs of live rows; batches that follow each other without
- * a gap in memory are one run. */
+/* Tokens from .. until of (batch * rows), in runs of live rows; batches that follow each other
+ * without a gap in memory are one run. */
 static void panel_tokens(const struct headway_row *row, const struct headway_linear_job *job,
                          int64_t panel, int64_t from, int64_t until)
 {
-    const int joined = job->x_batch == job->rows * job->x_row && job->y_batch == job->rows * job->y_row;
+    const int joined =
+        job->x_batch == job->rows * job->x_row && job->y_batch == job->rows * job->y_row;
     int64_t token = from;
     while (token < until) {
         const int64_t b = token / job->rows;
@@ -209,9 +210,10 @@ void headway_linear_run(const struct headway_row *row, int threads,
         run.block_rows[j] = divide_up(even, BLOCK_ROWS) * BLOCK_ROWS;
         run.blocks[j] = divide_up(tokens, run.block_rows[j]);
         tasks += run.blocks[j] * linear->panels;
-        flops += 2.0 * (double)tokens * (double)linear->inputs * (double)(linear->vectors * row->lanes);
+        flops +=
+            2.0 * (double)tokens * (double)linear->inputs * (double)(linear->vectors * row->lanes);
     }
-    if (flops / GRAIN_FLOPS + 1.0 < threads)
-        threads = (int)(flops / GRAIN_FLOPS + 1.0);
-    headway_parallel(threads, tasks, linear_task, &run);
+    const int useful =
+        flops / GRAIN_FLOPS + 1.0 < threads ? (int)(flops / GRAIN_FLOPS + 1.0) : threads;
+    headway_parallel_few(threads, useful, tasks, linear_task, &run);
 }

@@ -16,23 +16,25 @@ struct headway_weight_view {
     ptrdiff_t bias_group, bias_channel;
 };
 
-/* Packed weights. Groups are attention heads (or one group for the output projection); each begins on
- * a fresh vector, so that a vector never spans two heads and every head can be stored on its own. */
+/* Packed weights. Groups are attention heads (or one group for the output projection); each begins
+ * on a fresh vector, so that a vector never spans two heads and every head can be stored on its
+ * own. */
 struct headway_linear {
     int64_t inputs, groups, size;
     int64_t group_vectors; /* vectors of one group */
     int64_t vectors;       /* of all groups */
-    int64_t panels;        /* of up to row->vectors vectors; panel i begins at vector i * row->vectors */
-    float *packed;         /* panel after panel, each (inputs, its vectors * lanes) */
-    float *bias;           /* vectors * lanes, or NULL */
+    int64_t panels; /* of up to row->vectors vectors; panel i begins at vector i * row->vectors */
+    float *packed;  /* panel after panel, each (inputs, its vectors * lanes) */
+    float *bias;    /* vectors * lanes, or NULL */
 };
 
-/* Sets all but the pointers; *floats is the room that packed and bias need together. 0, or -1 when it
- * does not fit the address space. */
-int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row, int64_t inputs,
-                        int64_t groups, int64_t size, int has_bias, int64_t *floats);
-/* Fills `room` (64-byte aligned, as planned) from the view; zeros: `inputs` zeros, spare: `inputs` *
- * HEADWAY_MAX_WIDTH floats of scratch. */
+/* Sets all but the pointers; *floats is the room that packed and bias need together. 0, or -1 when
+ * it does not fit the address space. */
+int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row,
+                        int64_t inputs, int64_t groups, int64_t size, int has_bias,
+                        int64_t *floats);
+/* Fills `room` (64-byte aligned, as planned) from the view; zeros: `inputs` zeros, spare: `inputs`
+ * * HEADWAY_MAX_WIDTH floats of scratch. */
 void headway_linear_pack(struct headway_linear *linear, const struct headway_row *row,
                          const struct headway_weight_view *view, float *room, const float *zeros);
 
@@ -50,8 +52,8 @@ struct headway_linear_job {
 
 #define HEADWAY_MAX_JOBS 3
 
-/* Runs the jobs with up to `threads` workers; tokens are cut into blocks that stay in cache while the
- * panels of all jobs with as many blocks pass by. Allocates nothing, needs no workspace. */
+/* Runs the jobs with up to `threads` workers; tokens are cut into blocks that stay in cache while
+ * the panels of all jobs with as many blocks pass by. Allocates nothing, needs no workspace. */
 void headway_linear_run(const struct headway_row *row, int threads,
                         const struct headway_linear_job *jobs, int count);
 

@@ -54,12 +54,11 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
     }
 }
 
-static ptrdiff_t mask_start(const struct headway_problem *p, const struct headway_lanes *l, int lane,
-                            int64_t key)
+static ptrdiff_t mask_start(const struct headway_problem *p, const struct headway_lanes *l,
+                            int lane, int64_t key)
 {
     const struct headway_mask *m = &p->mask;
-    return l->b * m->batch + l->head[lane] * m->head +
-           l->row[lane] * m->row + key * m->key;
+    return l->b * m->batch + l->head[lane] * m->head + l->row[lane] * m->row + key * m->key;
 }
 
 /* Lanes that read different mask lines; 1 when one line serves the whole tile. */
@@ -91,7 +90,8 @@ static enum headway_block bool_block(const struct headway_problem *p, const stru
     int some = 0, all = 1;
 
     for (int lane = 0; lane < used; lane++) {
-        const unsigned char *m = (const unsigned char *)p->mask.data + mask_start(p, l, lane, start);
+        const unsigned char *m =
+            (const unsigned char *)p->mask.data + mask_start(p, l, lane, start);
         float *line = lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
         int any = 0, every = 1;
         for (int j = 0; j < count; j++) {
@@ -120,9 +120,9 @@ static int excludes_all(const float *line, int count)
     return 1;
 }
 
-static enum headway_block float_block(const struct headway_problem *p, const struct headway_row *row,
-                                      const struct headway_lanes *l, int64_t start, int count,
-                                      float *lines, float *bias)
+static enum headway_block float_block(const struct headway_problem *p,
+                                      const struct headway_row *row, const struct headway_lanes *l,
+                                      int64_t start, int count, float *lines, float *bias)
 {
     const ptrdiff_t key_stride = p->mask.key;
     const int used = distinct_lines(p, l);
@@ -152,8 +152,11 @@ enum headway_block headway_mask_block(const struct headway_problem *problem,
                                       int64_t start, int count, float *lines, float *bias)
 {
     switch (problem->mask.kind) {
-    case HEADWAY_MASK_BOOL: return bool_block(problem, row, l, start, count, lines, bias);
-    case HEADWAY_MASK_F32: return float_block(problem, row, l, start, count, lines, bias);
-    default: return HEADWAY_BLOCK_PLAIN;
+    case HEADWAY_MASK_BOOL:
+        return bool_block(problem, row, l, start, count, lines, bias);
+    case HEADWAY_MASK_F32:
+        return float_block(problem, row, l, start, count, lines, bias);
+    default:
+        return HEADWAY_BLOCK_PLAIN;
     }
 }

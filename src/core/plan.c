@@ -1,5 +1,5 @@
-/* How a problem is cut: pure functions of the problem, the row and the number of threads. Results never
- * depend on what is decided here. */
+/* How a problem is cut: pure functions of the problem, the row and the number of threads. Results
+ * never depend on what is decided here. */
 #include "core/attend.h"
 
 #include <stdio.h>
@@ -41,14 +41,15 @@ static int plan_scratch(const struct headway_problem *p, struct headway_attend_p
     const int64_t w = plan->width;
     const int masked = p->mask.kind != HEADWAY_MASK_NONE;
     int64_t end = 0;
-    const int ok = reserve(&plan->panel, &end, p->size, w) &&
-                   reserve(&plan->scores, &end, HEADWAY_KEY_BLOCK, w) &&
-                   reserve(&plan->bias, &end, masked ? HEADWAY_KEY_BLOCK : 0, w) &&
-                   reserve(&plan->lines, &end, masked ? HEADWAY_KEY_BLOCK : 0, w) &&
-                   reserve(&plan->sum, &end, p->value_size, w) &&
-                   reserve(&plan->later, &end, p->keys > HEADWAY_SEGMENT_KEYS ? p->value_size : 0, w) &&
-                   reserve(&plan->stats, &end, 4, w) && reserve(&plan->range, &end, 2, w) &&
-                   reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size);
+    const int ok =
+        reserve(&plan->panel, &end, p->size, w) &&
+        reserve(&plan->scores, &end, HEADWAY_KEY_BLOCK, w) &&
+        reserve(&plan->bias, &end, masked ? HEADWAY_KEY_BLOCK : 0, w) &&
+        reserve(&plan->lines, &end, masked ? HEADWAY_KEY_BLOCK : 0, w) &&
+        reserve(&plan->sum, &end, p->value_size, w) &&
+        reserve(&plan->later, &end, p->keys > HEADWAY_SEGMENT_KEYS ? p->value_size : 0, w) &&
+        reserve(&plan->stats, &end, 4, w) && reserve(&plan->range, &end, 2, w) &&
+        reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size);
     plan->worker_floats = (size_t)end;
     return ok;
 }
@@ -91,8 +92,10 @@ int headway_attend_words(const struct headway_problem *problem, const struct hea
 {
     return snprintf(
         text, size,
-        "attention: row %s, path fused tiles (S^T: lanes are query rows x the %lld heads of a group)\n"
-        "  tile: %d query rows x blocks of %d keys, segments of %d keys (constants of the arithmetic)\n"
+        "attention: row %s, path fused tiles (S^T: lanes are query rows x the %lld heads of a "
+        "group)\n"
+        "  tile: %d query rows x blocks of %d keys, segments of %d keys (constants of the "
+        "arithmetic)\n"
         "  tasks: %lld = %lld batch x %lld kv heads x %lld query tiles, on %d thread%s%s\n"
         "  workspace: %zu bytes for each thread\n",
         row->name, (long long)problem->group, plan->width, HEADWAY_KEY_BLOCK, HEADWAY_SEGMENT_KEYS,

@@ -22,7 +22,8 @@
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
-const char *headway_onednn_about(void) {
+const char *headway_onednn_about(void)
+{
     return "onednn " TEXT(DNNL_VERSION_MAJOR) "." TEXT(DNNL_VERSION_MINOR) "." TEXT(
         DNNL_VERSION_PATCH)
 #if DNN_GRAPH
@@ -63,7 +64,8 @@ struct dnn_steps {
 };
 
 static void say(struct dnn_steps *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct dnn_steps *s, const char *format, ...) {
+static void say(struct dnn_steps *s, const char *format, ...)
+{
     size_t used = strlen(s->note);
     va_list list;
     va_start(list, format);
@@ -72,7 +74,8 @@ static void say(struct dnn_steps *s, const char *format, ...) {
     va_end(list);
 }
 
-static int refuse(struct dnn_steps *s, const char *what, dnnl_status_t status) {
+static int refuse(struct dnn_steps *s, const char *what, dnnl_status_t status)
+{
     const char *why = status == dnnl_out_of_memory       ? "out of memory"
                       : status == dnnl_unimplemented     ? "not implemented"
                       : status == dnnl_invalid_arguments ? "arguments it calls invalid"
@@ -94,7 +97,8 @@ typedef const dnnl_memory_desc_t *description_ref;
 #endif
 
 /* free_layout: the layout is left to oneDNN. */
-static dnnl_status_t describe(dnnl_memory_desc_t *d, const struct dnn_view *v, int free_layout) {
+static dnnl_status_t describe(dnnl_memory_desc_t *d, const struct dnn_view *v, int free_layout)
+{
 #if DNN_V3
     if (free_layout)
         return dnnl_memory_desc_create_with_tag(d, v->rank, v->shape, dnnl_f32,
@@ -107,7 +111,8 @@ static dnnl_status_t describe(dnnl_memory_desc_t *d, const struct dnn_view *v, i
 #endif
 }
 
-static void undescribe(dnnl_memory_desc_t *d, int count) {
+static void undescribe(dnnl_memory_desc_t *d, int count)
+{
 #if DNN_V3
     for (int n = 0; n < count; n++)
         DROP(dnnl_memory_desc_destroy, d[n]);
@@ -116,7 +121,8 @@ static void undescribe(dnnl_memory_desc_t *d, int count) {
 #endif
 }
 
-static dnnl_status_t append_scale(dnnl_post_ops_t ops, float scale) {
+static dnnl_status_t append_scale(dnnl_post_ops_t ops, float scale)
+{
 #if DNN_V3
     return dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_linear, scale, 0);
 #else
@@ -138,7 +144,8 @@ struct recipe {
 /* Lets oneDNN choose an implementation for the recipe, d describes its views. */
 static dnnl_status_t choose(dnnl_primitive_desc_t *chosen, dnnl_engine_t engine,
                             const struct recipe *r, const dnnl_memory_desc_t d[4],
-                            dnnl_primitive_attr_t attr) {
+                            dnnl_primitive_attr_t attr)
+{
     if (r->kind == COPY)
         return dnnl_reorder_primitive_desc_create(chosen, REF(d[0]), engine, REF(d[1]), engine,
                                                   attr);
@@ -172,7 +179,8 @@ static dnnl_status_t choose(dnnl_primitive_desc_t *chosen, dnnl_engine_t engine,
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
-struct dnn_steps *dnn_create(char *note, size_t size) {
+struct dnn_steps *dnn_create(char *note, size_t size)
+{
     struct dnn_steps *s = calloc(1, sizeof *s);
     if (!s) {
         snprintf(note, size, "onednn: out of memory");
@@ -190,7 +198,8 @@ struct dnn_steps *dnn_create(char *note, size_t size) {
     return NULL;
 }
 
-static void free_step(struct step *step) {
+static void free_step(struct step *step)
+{
     for (int n = 0; n < step->count; n++)
         dnnl_memory_destroy(step->arguments[n].memory);
     DROP(dnnl_primitive_destroy, step->primitive);
@@ -202,7 +211,8 @@ static void free_step(struct step *step) {
     free(step);
 }
 
-void dnn_free(struct dnn_steps *s) {
+void dnn_free(struct dnn_steps *s)
+{
     if (!s)
         return;
     for (struct step *step = s->first, *next; step; step = next) {
@@ -214,7 +224,8 @@ void dnn_free(struct dnn_steps *s) {
     free(s);
 }
 
-static struct step *new_step(struct dnn_steps *s) {
+static struct step *new_step(struct dnn_steps *s)
+{
     struct step *step = calloc(1, sizeof *step);
     if (step) {
         *s->end = step;
@@ -223,7 +234,8 @@ static struct step *new_step(struct dnn_steps *s) {
     return step;
 }
 
-int dnn_run(struct dnn_steps *s) {
+int dnn_run(struct dnn_steps *s)
+{
     for (struct step *step = s->first; step; step = step->next) {
         dnnl_status_t status = dnnl_success;
         if (step->primitive)
@@ -243,7 +255,8 @@ int dnn_run(struct dnn_steps *s) {
 
 /* One argument of the step being built. */
 static dnnl_status_t bind(struct dnn_steps *s, struct step *step, int name, description_ref d,
-                          void *data) {
+                          void *data)
+{
     dnnl_exec_arg_t *argument = &step->arguments[step->count];
     dnnl_status_t status = dnnl_memory_create(&argument->memory, d, s->engine, data);
     if (status)
@@ -255,7 +268,8 @@ static dnnl_status_t bind(struct dnn_steps *s, struct step *step, int name, desc
 
 /* Attributes that scale and then add the mask described. */
 static dnnl_status_t score_attributes(dnnl_primitive_attr_t *attr, float scale,
-                                      const dnnl_memory_desc_t *mask) {
+                                      const dnnl_memory_desc_t *mask)
+{
     dnnl_post_ops_t ops = NULL;
     dnnl_status_t status = dnnl_primitive_attr_create(attr);
     TRY(dnnl_post_ops_create(&ops));
@@ -270,7 +284,8 @@ static dnnl_status_t score_attributes(dnnl_primitive_attr_t *attr, float scale,
 
 /* Binds memory of oneDNN's own, laid out as `want` says, that holds what `have` holds now. */
 static dnnl_status_t bind_packed(struct dnn_steps *s, struct step *step, int name,
-                                 description_ref want, const struct dnn_view *have) {
+                                 description_ref want, const struct dnn_view *have)
+{
     dnnl_memory_desc_t d = {0};
     dnnl_memory_t from = NULL;
     dnnl_primitive_desc_t chosen = NULL;
@@ -293,7 +308,8 @@ static dnnl_status_t bind_packed(struct dnn_steps *s, struct step *step, int nam
     return status;
 }
 
-static int add(struct dnn_steps *s, const struct recipe *r) {
+static int add(struct dnn_steps *s, const struct recipe *r)
+{
     dnnl_memory_desc_t d[4] = {0};
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t chosen = NULL;
@@ -331,7 +347,8 @@ static int add(struct dnn_steps *s, const struct recipe *r) {
 
 int dnn_matmul(struct dnn_steps *s, const char *label, const struct dnn_view *a,
                const struct dnn_view *b, const struct dnn_view *out, float scale,
-               const struct dnn_view *mask) {
+               const struct dnn_view *mask)
+{
     const int last = scale == 1 ? 0 : 1;
     return add(s, &(struct recipe){MATMUL,
                                    label,
@@ -342,21 +359,24 @@ int dnn_matmul(struct dnn_steps *s, const char *label, const struct dnn_view *a,
                                    scale});
 }
 
-int dnn_softmax(struct dnn_steps *s, const char *label, const struct dnn_view *scores) {
+int dnn_softmax(struct dnn_steps *s, const char *label, const struct dnn_view *scores)
+{
     return add(
         s, &(struct recipe){
                SOFTMAX, label, "this softmax", {scores, scores}, {DNNL_ARG_SRC, DNNL_ARG_DST}, 1});
 }
 
 int dnn_copy(struct dnn_steps *s, const char *label, const struct dnn_view *from,
-             const struct dnn_view *to) {
+             const struct dnn_view *to)
+{
     return add(
         s, &(struct recipe){COPY, label, "this copy", {from, to}, {DNNL_ARG_FROM, DNNL_ARG_TO}, 1});
 }
 
 int dnn_linear(struct dnn_steps *s, const char *label, const struct dnn_view *x,
                const struct dnn_view *weight, const struct dnn_view *bias,
-               const struct dnn_view *out) {
+               const struct dnn_view *out)
+{
     return add(s, &(struct recipe){LINEAR,
                                    label,
                                    "this projection",
@@ -379,7 +399,8 @@ struct pattern {
 };
 
 static dnnl_status_t add_op(struct pattern *p, size_t id, dnnl_graph_op_kind_t kind, int a, int b,
-                            int out) {
+                            int out)
+{
     static const uint8_t yes = 1;
     const int64_t axis = p->tensor[OUT].ndims - 1;
     dnnl_graph_op_t op = NULL;
@@ -397,7 +418,8 @@ static dnnl_status_t add_op(struct pattern *p, size_t id, dnnl_graph_op_kind_t k
     return status;
 }
 
-static dnnl_status_t build(struct pattern *p, const struct dnn_view *const views[OUT + 1]) {
+static dnnl_status_t build(struct pattern *p, const struct dnn_view *const views[OUT + 1])
+{
     dnnl_status_t status = dnnl_graph_graph_create(&p->graph, dnnl_cpu);
     for (size_t n = 0; n <= OUT; n++) {
         if (views[n])
@@ -424,7 +446,8 @@ static dnnl_status_t build(struct pattern *p, const struct dnn_view *const views
 
 /* Compiles the one partition into the step and binds its tensors in the order of its ports. */
 static dnnl_status_t compile(struct dnn_steps *s, struct step *step, struct pattern *p,
-                             dnnl_graph_partition_t whole, const struct dnn_view *const views[]) {
+                             dnnl_graph_partition_t whole, const struct dnn_view *const views[])
+{
     dnnl_graph_logical_tensor_t port[MAX_ARGUMENTS];
     const dnnl_graph_logical_tensor_t *inputs[MAX_ARGUMENTS], *out = &p->tensor[OUT];
     dnnl_status_t status = dnnl_graph_partition_get_input_ports_num(whole, &step->inputs);
@@ -445,7 +468,8 @@ static dnnl_status_t compile(struct dnn_steps *s, struct step *step, struct patt
 
 int dnn_sdpa(struct dnn_steps *s, const struct dnn_view *query, const struct dnn_view *key,
              const struct dnn_view *value, const struct dnn_view *out, float scale,
-             const struct dnn_view *mask, int mention) {
+             const struct dnn_view *mask, int mention)
+{
     struct pattern p = {.masked = mask != NULL};
     struct step *step = new_step(s);
     if (!step)
@@ -480,7 +504,8 @@ int dnn_sdpa(struct dnn_steps *s, const struct dnn_view *query, const struct dnn
 
 int dnn_sdpa(struct dnn_steps *s, const struct dnn_view *query, const struct dnn_view *key,
              const struct dnn_view *value, const struct dnn_view *out, float scale,
-             const struct dnn_view *mask, int mention) {
+             const struct dnn_view *mask, int mention)
+{
     (void)query, (void)key, (void)value, (void)out, (void)scale, (void)mask, (void)mention;
     return refuse(s, "attention as a graph, this version has no Graph API", dnnl_unimplemented);
 }

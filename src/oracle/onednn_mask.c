@@ -2,12 +2,14 @@
 
 #include <math.h>
 
-static int64_t key_length(const struct problem *s, int64_t b) {
+static int64_t key_length(const struct problem *s, int64_t b)
+{
     return s->params->key_lengths ? s->params->key_lengths[b] : s->key_length;
 }
 
 /* What is added to a score, -inf where the key is excluded. */
-static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, int64_t j) {
+static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, int64_t j)
+{
     const int64_t at[4] = {b, h, i, j};
     int64_t offset = 0;
     float sum = 0;
@@ -28,7 +30,8 @@ static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, in
     return sum;
 }
 
-int plan_mask(struct plan *p, struct dnn_view *v, int64_t *groups, int *excluded) {
+int plan_mask(struct plan *p, struct dnn_view *v, int64_t *groups, int *excluded)
+{
     const struct problem *s = &p->sizes;
     const headway_tensor *mask = s->params->mask;
     int causal = s->params->causal != HEADWAY_CAUSAL_NONE;

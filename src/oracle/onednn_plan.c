@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-int plan_refuse(struct plan *p, const char *what) {
+int plan_refuse(struct plan *p, const char *what)
+{
     snprintf(p->note, p->size, "onednn: cannot express %s", what);
     return -1;
 }
 
-float *plan_buffer(struct plan *p, int64_t count) {
+float *plan_buffer(struct plan *p, int64_t count)
+{
     struct headway_onednn *prepared = p->prepared;
     size_t bytes;
     float *memory = NULL;
@@ -26,7 +28,8 @@ float *plan_buffer(struct plan *p, int64_t count) {
 
 /* Strides of axes of extent 1 become those of a dense array around the inner axes: oneDNN derives
  * leading dimensions from them. */
-static void tidy(struct dnn_view *v) {
+static void tidy(struct dnn_view *v)
+{
     int64_t inner = 1;
     for (int axis = v->rank - 1; axis >= 0; axis--) {
         if (v->shape[axis] == 1)
@@ -36,7 +39,8 @@ static void tidy(struct dnn_view *v) {
     }
 }
 
-struct dnn_view plan_dense(float *data, int rank, int64_t a, int64_t b, int64_t c, int64_t d) {
+struct dnn_view plan_dense(float *data, int rank, int64_t a, int64_t b, int64_t c, int64_t d)
+{
     const int64_t shape[4] = {a, b, c, d};
     struct dnn_view v = {.data = data, .rank = rank};
     int64_t stride = 1;
@@ -49,7 +53,8 @@ struct dnn_view plan_dense(float *data, int rank, int64_t a, int64_t b, int64_t 
 }
 
 /* A tensor's view, its axes in the order given. */
-static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, const int order[]) {
+static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, const int order[])
+{
     *v = (struct dnn_view){.data = t->data, .rank = t->rank};
     for (int axis = 0; axis < t->rank; axis++) {
         v->shape[axis] = t->shape[order[axis]];
@@ -64,7 +69,8 @@ static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, con
 /* ---- masks
  * --------------------------------------------------------------------------------------- */
 
-static int is_finite(const headway_tensor *t) {
+static int is_finite(const headway_tensor *t)
+{
     double *all = reference_gather(t);
     int64_t count = 1;
     int finite = all != NULL;
@@ -77,7 +83,8 @@ static int is_finite(const headway_tensor *t) {
 }
 
 /* What no mask can say, and whether there is anything to do (1) or not (0). */
-static int examine(struct plan *p) {
+static int examine(struct plan *p)
+{
     const struct problem *s = &p->sizes;
     if (s->params->lse)
         return plan_refuse(p, "lse");
@@ -100,7 +107,8 @@ struct operands {
 
 /* Batches b .. b + batches, of query, out and mask every group-th head from head g on. */
 static struct operands part_of(const struct operands *o, int64_t b, int64_t batches, int64_t g,
-                               int64_t group) {
+                               int64_t group)
+{
     struct operands part = *o;
     struct dnn_view *views[5] = {&part.query, &part.out, &part.key, &part.value, &part.mask};
     for (int n = 0; n < 5; n++) {
@@ -124,7 +132,8 @@ static struct operands part_of(const struct operands *o, int64_t b, int64_t batc
 }
 
 /* Elements of a view without gaps fill the memory from the first to the last, in some order. */
-static int has_gaps(const struct dnn_view *v) {
+static int has_gaps(const struct dnn_view *v)
+{
     int64_t count = 1, last = 0;
     for (int axis = 0; axis < v->rank; axis++) {
         count *= v->shape[axis];
@@ -133,7 +142,8 @@ static int has_gaps(const struct dnn_view *v) {
     return last + 1 != count;
 }
 
-static struct dnn_view transposed(const struct dnn_view *v) {
+static struct dnn_view transposed(const struct dnn_view *v)
+{
     struct dnn_view t = *v;
     t.shape[2] = v->shape[3];
     t.shape[3] = v->shape[2];
@@ -143,7 +153,8 @@ static struct dnn_view transposed(const struct dnn_view *v) {
 }
 
 static int add_pass(struct plan *p, const struct operands *o, float *scores_memory, float scale,
-                    int first) {
+                    int first)
+{
     struct dnn_steps *steps = p->prepared->steps;
     const struct dnn_view *added = o->masked ? &o->mask : NULL;
     if (p->path == HEADWAY_ONEDNN_GRAPH)
@@ -158,7 +169,8 @@ static int add_pass(struct plan *p, const struct operands *o, float *scores_memo
 }
 
 /* A single query row: the query heads that share a key head become the rows of one product. */
-static void fold(struct dnn_view *v, int64_t group) {
+static void fold(struct dnn_view *v, int64_t group)
+{
     v->shape[2] = group;
     v->stride[2] = v->stride[1];
     v->shape[1] /= group;
@@ -166,7 +178,8 @@ static void fold(struct dnn_view *v, int64_t group) {
     tidy(v);
 }
 
-static int is_shorter(const struct problem *s) {
+static int is_shorter(const struct problem *s)
+{
     for (int64_t b = 0; b < s->batch; b++) {
         if (reference_query_length(s, b) != s->query_length)
             return 1;
@@ -175,7 +188,8 @@ static int is_shorter(const struct problem *s) {
 }
 
 /* Cuts one batch to its query length; 0 if nothing is left. A folded one has a single query row. */
-static int shorten(struct operands *part, int64_t length) {
+static int shorten(struct operands *part, int64_t length)
+{
     if (length == 0 || part->folded)
         return length > 0;
     part->query.shape[2] = part->out.shape[2] = length;
@@ -190,7 +204,8 @@ static int shorten(struct operands *part, int64_t length) {
 /* Passes share the scores' memory. There is one for each query head of a group, as query heads that
  * share a key head are apart in memory; and one for each batch where query lengths differ or views
  * have gaps, as matmul of 3.7 then finds the first batch only. */
-static int attend(struct plan *p, struct operands *o, float scale) {
+static int attend(struct plan *p, struct operands *o, float scale)
+{
     const struct problem *s = &p->sizes;
     int shorter = is_shorter(s), mentioned = 0;
     int64_t group = s->query_heads / s->kv_heads, rows = s->query_length, count = 0;
@@ -230,7 +245,8 @@ static int attend(struct plan *p, struct operands *o, float scale) {
 }
 
 static int write_mask_if_any(struct plan *p, struct operands *o, const headway_tensor *key,
-                             const headway_tensor *value) {
+                             const headway_tensor *value)
+{
     const headway_attention_params *params = p->sizes.params;
     int excluded = 0;
     o->masked = params->mask || params->key_lengths || params->causal != HEADWAY_CAUSAL_NONE;
@@ -242,8 +258,8 @@ static int write_mask_if_any(struct plan *p, struct operands *o, const headway_t
 }
 
 static struct headway_onednn *begin(struct plan *p, enum headway_onednn_path path,
-                                    const headway_attention_params *params, char *note,
-                                    size_t size) {
+                                    const headway_attention_params *params, char *note, size_t size)
+{
     static char nowhere[1];
     *p = (struct plan){.path = path, .note = size ? note : nowhere, .size = size ? size : 1};
     p->sizes.params = reference_params(params);
@@ -253,7 +269,8 @@ static struct headway_onednn *begin(struct plan *p, enum headway_onednn_path pat
     return p->prepared;
 }
 
-static int begin_steps(struct plan *p) {
+static int begin_steps(struct plan *p)
+{
     p->prepared->steps = dnn_create(p->note, p->size);
     if (!p->prepared->steps)
         return -1;
@@ -263,7 +280,8 @@ static int begin_steps(struct plan *p) {
 }
 
 static int plan_attention(struct plan *p, const headway_tensor *query, const headway_tensor *key,
-                          const headway_tensor *value, const headway_tensor *out) {
+                          const headway_tensor *value, const headway_tensor *out)
+{
     static const int by_head[4] = {0, 2, 1, 3};
     struct operands o = {0};
     struct problem *s = &p->sizes;
@@ -285,11 +303,13 @@ static int plan_attention(struct plan *p, const headway_tensor *query, const hea
     return attend(p, &o, (float)s->scale);
 }
 
-struct headway_onednn *
-headway_onednn_attention(enum headway_onednn_path path, const headway_attention_params *params,
-                         const headway_tensor *query, const headway_tensor *key,
-                         const headway_tensor *value, const headway_tensor *out, char *note,
-                         size_t size) {
+struct headway_onednn *headway_onednn_attention(enum headway_onednn_path path,
+                                                const headway_attention_params *params,
+                                                const headway_tensor *query,
+                                                const headway_tensor *key,
+                                                const headway_tensor *value,
+                                                const headway_tensor *out, char *note, size_t size)
+{
     struct plan p;
     struct headway_onednn *prepared = begin(&p, path, params, note, size);
     if (prepared && plan_attention(&p, query, key, value, out)) {
@@ -299,11 +319,13 @@ headway_onednn_attention(enum headway_onednn_path path, const headway_attention_
     return prepared;
 }
 
-int headway_onednn_run(struct headway_onednn *prepared) {
+int headway_onednn_run(struct headway_onednn *prepared)
+{
     return prepared->steps ? dnn_run(prepared->steps) : 0;
 }
 
-void headway_onednn_free(struct headway_onednn *prepared) {
+void headway_onednn_free(struct headway_onednn *prepared)
+{
     if (!prepared)
         return;
     dnn_free(prepared->steps);
@@ -315,7 +337,8 @@ void headway_onednn_free(struct headway_onednn *prepared) {
 /* ---- the layer
  * ----------------------------------------------------------------------------------- */
 
-static int is_dense(const struct dnn_view *v) {
+static int is_dense(const struct dnn_view *v)
+{
     int64_t stride = 1;
     for (int axis = v->rank - 1; axis >= 0; axis--) {
         if (v->stride[axis] != stride)
@@ -326,7 +349,8 @@ static int is_dense(const struct dnn_view *v) {
 }
 
 /* Rows of a (B, L, E) tensor as a dense matrix, through a copy at each run where it isn't one. */
-static int rows_of(struct plan *p, struct dnn_view *rows, const headway_tensor *t) {
+static int rows_of(struct plan *p, struct dnn_view *rows, const headway_tensor *t)
+{
     static const int as_is[3] = {0, 1, 2};
     struct dnn_view v;
     if (view(p, &v, t, as_is))
@@ -345,7 +369,8 @@ static int rows_of(struct plan *p, struct dnn_view *rows, const headway_tensor *
 
 /* Appends `count` matrices with their inputs in common as one projection. */
 static int project(struct plan *p, const char *label, const struct dnn_view *x,
-                   const struct matrix *m, int count, const struct dnn_view *out) {
+                   const struct matrix *m, int count, const struct dnn_view *out)
+{
     int64_t inputs = m[0].inputs, outputs = out->shape[1], first = 0;
     float *weight = malloc((size_t)(inputs * outputs) * sizeof(float));
     float *bias = calloc((size_t)outputs, sizeof(float));
@@ -373,7 +398,8 @@ static int project(struct plan *p, const char *label, const struct dnn_view *x,
 
 /* Channels from `first` on of a dense (B * L, width) matrix as (B, heads, L, size). */
 static struct dnn_view heads_in(const struct dnn_view *rows, int64_t batch, int64_t first,
-                                int64_t heads, int64_t size) {
+                                int64_t heads, int64_t size)
+{
     int64_t width = rows->shape[1], length = rows->shape[0] / batch;
     struct dnn_view v = {.data = rows->data + first,
                          .rank = 4,
@@ -385,7 +411,8 @@ static struct dnn_view heads_in(const struct dnn_view *rows, int64_t batch, int6
 
 /* Projects query, key and value, in one product where their inputs are the same. */
 static int project_inputs(struct plan *p, struct operands *o, const struct matrix m[4],
-                          const headway_tensor *const inputs[3]) {
+                          const headway_tensor *const inputs[3])
+{
     const struct problem *s = &p->sizes;
     static const char *const labels[3] = {"query", "key", "value"};
     struct dnn_view *to[3] = {&o->query, &o->key, &o->value};
@@ -413,7 +440,8 @@ static int project_inputs(struct plan *p, struct operands *o, const struct matri
 
 /* The output projection, into place where `out` is dense and all of it is wanted. */
 static int project_output(struct plan *p, const struct dnn_view *attended, const struct matrix *m,
-                          const headway_tensor *out) {
+                          const headway_tensor *out)
+{
     static const int as_is[3] = {0, 1, 2};
     struct dnn_view v;
     if (view(p, &v, out, as_is))
@@ -440,7 +468,8 @@ static int project_output(struct plan *p, const struct dnn_view *attended, const
 
 static int plan_layer(struct plan *p, const headway_mha_config *config,
                       const headway_mha_weights *weights, const headway_tensor *const inputs[3],
-                      const headway_tensor *out, struct matrix m[4]) {
+                      const headway_tensor *out, struct matrix m[4])
+{
     struct operands o = {0};
     struct problem *s = &p->sizes;
     s->batch = inputs[0]->shape[0];
@@ -466,13 +495,12 @@ static int plan_layer(struct plan *p, const headway_mha_config *config,
     return attend(p, &o, (float)s->scale) || project_output(p, &attended, &m[3], out) ? -1 : 0;
 }
 
-struct headway_onednn *headway_onednn_mha(enum headway_onednn_path path,
-                                          const headway_mha_config *config,
-                                          const headway_mha_weights *weights,
-                                          const headway_attention_params *params,
-                                          const headway_tensor *query, const headway_tensor *key,
-                                          const headway_tensor *value, const headway_tensor *out,
-                                          char *note, size_t size) {
+struct headway_onednn *
+headway_onednn_mha(enum headway_onednn_path path, const headway_mha_config *config,
+                   const headway_mha_weights *weights, const headway_attention_params *params,
+                   const headway_tensor *query, const headway_tensor *key,
+                   const headway_tensor *value, const headway_tensor *out, char *note, size_t size)
+{
     struct plan p;
     struct matrix m[4] = {{0}};
     struct headway_onednn *prepared = begin(&p, path, params, note, size);

@@ -36,13 +36,15 @@ struct row {
     int any, is_nan;
 };
 
-static void *allocate(int64_t count, size_t size) {
+static void *allocate(int64_t count, size_t size)
+{
     if (count < 0 || (uint64_t)count > SIZE_MAX / size)
         return NULL;
     return calloc(count > 0 ? (size_t)count : 1, size);
 }
 
-double *reference_doubles(int64_t a, int64_t b, int64_t c, int64_t d) {
+double *reference_doubles(int64_t a, int64_t b, int64_t c, int64_t d)
+{
     int64_t count = a;
     const int64_t rest[3] = {b, c, d};
     for (int n = 0; n < 3; n++) {
@@ -52,12 +54,14 @@ double *reference_doubles(int64_t a, int64_t b, int64_t c, int64_t d) {
     return allocate(count, sizeof(double));
 }
 
-float reference_at(const headway_tensor *t, int64_t offset) {
+float reference_at(const headway_tensor *t, int64_t offset)
+{
     return ((const float *)t->data)[offset];
 }
 
 /* Addend of a mask; clears *valid where the mask excludes. */
-static double mask_at(const headway_tensor *mask, const int64_t index[4], int *valid) {
+static double mask_at(const headway_tensor *mask, const int64_t index[4], int *valid)
+{
     int64_t offset = 0;
     for (int axis = 0; axis < mask->rank; axis++) {
         int64_t at = index[4 - mask->rank + axis];
@@ -75,17 +79,20 @@ static double mask_at(const headway_tensor *mask, const int64_t index[4], int *v
     return addend;
 }
 
-int64_t reference_query_length(const struct problem *p, int64_t b) {
+int64_t reference_query_length(const struct problem *p, int64_t b)
+{
     const int64_t *lengths = p->params->query_lengths;
     return lengths ? lengths[b] : p->query_length;
 }
 
-static int64_t key_length(const struct problem *p, int64_t b) {
+static int64_t key_length(const struct problem *p, int64_t b)
+{
     const int64_t *lengths = p->params->key_lengths;
     return lengths ? lengths[b] : p->key_length;
 }
 
-static int causal_allows(const struct problem *p, int64_t b, int64_t i, int64_t j) {
+static int causal_allows(const struct problem *p, int64_t b, int64_t i, int64_t j)
+{
     switch (p->params->causal) {
     case HEADWAY_CAUSAL_TOP_LEFT:
         return j <= i;
@@ -100,14 +107,16 @@ static int causal_allows(const struct problem *p, int64_t b, int64_t i, int64_t 
 }
 
 static const double *line(const struct operand *o, const double *from, int64_t b, int64_t l,
-                          int64_t h) {
+                          int64_t h)
+{
     return from + ((b * o->length + l) * o->heads + h) * o->size;
 }
 
-/* Score of one valid key into row->weight[j]; takes part in the row's maxima. A sum with the mask that
- * overflows to -inf leaves its key out; a score that is -inf by the data has a weight of 0. */
+/* Score of one valid key into row->weight[j]; takes part in the row's maxima. A sum with the mask
+ * that overflows to -inf leaves its key out; a score that is -inf by the data has a weight of 0. */
 static void add_score(const struct problem *p, struct row *row, const int64_t at[4],
-                      int64_t kv_head, double addend) {
+                      int64_t kv_head, double addend)
+{
     int64_t b = at[0], h = at[1], i = at[2], j = at[3];
     const double *q = line(&p->query, p->query.data, b, i, h);
     const double *k = line(&p->key, p->key.data, b, j, kv_head);
@@ -147,7 +156,8 @@ static void add_score(const struct problem *p, struct row *row, const int64_t at
 }
 
 /* Scores, then weights that sum to 1 in row->weight; 0 where a key is left out. */
-static void weigh_row(const struct problem *p, struct row *row, int64_t b, int64_t h, int64_t i) {
+static void weigh_row(const struct problem *p, struct row *row, int64_t b, int64_t h, int64_t i)
+{
     memset(row->valid, 0, (size_t)p->key_length);
     row->top = -INFINITY;
     row->sum = row->error = row->shift = 0;
@@ -177,7 +187,8 @@ static void weigh_row(const struct problem *p, struct row *row, int64_t b, int64
 
 /* Between the smallest and the largest value, see the top. */
 static double hull(const struct problem *p, const struct row *row, int64_t b, int64_t kv_head,
-                   int64_t d, double rounding) {
+                   int64_t d, double rounding)
+{
     double low = INFINITY, high = -INFINITY, largest = 0;
     for (int64_t j = 0; j < p->key_length; j++) {
         if (!row->valid[j])
@@ -191,13 +202,15 @@ static double hull(const struct problem *p, const struct row *row, int64_t b, in
     return high - low + rounding * largest;
 }
 
-static double rounding_of(const struct problem *p) {
+static double rounding_of(const struct problem *p)
+{
     return ((double)p->key_length + (double)(p->key_length / 64) + 16) * ROUNDOFF;
 }
 
 /* out, bound and largest: value_size elements each, the last for this function's own use. */
 static void sum_row(const struct problem *p, const struct row *row, int64_t b, int64_t h,
-                    double *out, double *bound, double *largest) {
+                    double *out, double *bound, double *largest)
+{
     int64_t kv_head = h / (p->query_heads / p->kv_heads);
     double rounding = rounding_of(p);
     for (int64_t d = 0; d < p->value_size; d++)
@@ -227,7 +240,8 @@ static void sum_row(const struct problem *p, const struct row *row, int64_t b, i
 }
 
 static void store_row(const struct problem *p, const struct row *row, int64_t at,
-                      const struct headway_reference_out *results) {
+                      const struct headway_reference_out *results)
+{
     double lse = !row->any ? -INFINITY : row->is_nan ? NAN : row->top + log(row->sum);
     if (results->lse)
         results->lse[at] = lse;
@@ -242,7 +256,8 @@ static void store_row(const struct problem *p, const struct row *row, int64_t at
     }
 }
 
-int reference_attend(const struct problem *p, const struct headway_reference_out *results) {
+int reference_attend(const struct problem *p, const struct headway_reference_out *results)
+{
     struct row row = {0};
     row.weight = reference_doubles(p->key_length, 1, 1, 1);
     row.valid = allocate(p->key_length, 1);
@@ -281,7 +296,8 @@ int reference_attend(const struct problem *p, const struct headway_reference_out
     return 0;
 }
 
-double *reference_gather(const headway_tensor *t) {
+double *reference_gather(const headway_tensor *t)
+{
     int64_t shape[4] = {1, 1, 1, 1}, stride[4] = {0, 0, 0, 0};
     for (int axis = 0; axis < t->rank; axis++) {
         shape[4 - t->rank + axis] = t->shape[axis];
@@ -304,7 +320,8 @@ double *reference_gather(const headway_tensor *t) {
     return dense;
 }
 
-void reference_free(struct problem *p) {
+void reference_free(struct problem *p)
+{
     struct operand *operands[3] = {&p->query, &p->key, &p->value};
     for (int n = 0; n < 3; n++) {
         free(operands[n]->data);
@@ -312,12 +329,14 @@ void reference_free(struct problem *p) {
     }
 }
 
-const headway_attention_params *reference_params(const headway_attention_params *params) {
+const headway_attention_params *reference_params(const headway_attention_params *params)
+{
     static const headway_attention_params plain = HEADWAY_ATTENTION_PARAMS_INIT;
     return params ? params : &plain;
 }
 
-void reference_finish(struct problem *p) {
+void reference_finish(struct problem *p)
+{
     p->query.length = p->query_length;
     p->query.heads = p->query_heads;
     p->key.length = p->value.length = p->key_length;
@@ -329,7 +348,8 @@ void reference_finish(struct problem *p) {
 
 int headway_reference_attention(const headway_attention_params *params, const headway_tensor *query,
                                 const headway_tensor *key, const headway_tensor *value,
-                                const struct headway_reference_out *results) {
+                                const struct headway_reference_out *results)
+{
     struct problem p = {0};
     p.params = reference_params(params);
     p.batch = query->shape[0];

@@ -7,21 +7,24 @@
 /* The errors that the projections carry into the attention, and through it into the output, are
  * derived at the top of reference.c. */
 
-static int64_t channel_offset(const headway_tensor *t, int axis, int axes, int64_t channel) {
+static int64_t channel_offset(const headway_tensor *t, int axis, int axes, int64_t channel)
+{
     if (axes == 1)
         return channel * t->stride[axis];
     int64_t size = t->shape[axis + 1];
     return channel / size * t->stride[axis] + channel % size * t->stride[axis + 1];
 }
 
-static int64_t weight_outputs(const headway_tensor *t, int transposed) {
+static int64_t weight_outputs(const headway_tensor *t, int transposed)
+{
     int axis = transposed ? 1 : 0;
     return t->rank == 3 ? t->shape[axis] * t->shape[axis + 1] : t->shape[axis];
 }
 
 /* Rows first .. first + outputs of a weight; a rank-3 weight counts them over both output axes. */
 static int load_matrix(struct matrix *m, const headway_tensor *weight, const headway_tensor *bias,
-                       int transposed, int64_t first, int64_t outputs) {
+                       int transposed, int64_t first, int64_t outputs)
+{
     int inputs_axis = transposed ? 0 : weight->rank - 1;
     m->inputs = weight->shape[inputs_axis];
     m->outputs = outputs;
@@ -41,7 +44,8 @@ static int load_matrix(struct matrix *m, const headway_tensor *weight, const hea
     return 0;
 }
 
-void reference_free_weights(struct matrix m[4]) {
+void reference_free_weights(struct matrix m[4])
+{
     for (int n = 0; n < 4; n++) {
         free(m[n].data);
         free(m[n].bias);
@@ -52,7 +56,8 @@ enum { PROJECT_BLOCK = 16 };
 
 /* Channels first .. first + count of one row: spread(k) is what multiplies |w| in it. */
 static void project_block(const struct matrix *m, const double *x, const double *spread,
-                          int64_t first, int64_t count, double *out, double *error) {
+                          int64_t first, int64_t count, double *out, double *error)
+{
     double sum[PROJECT_BLOCK] = {0}, off[PROJECT_BLOCK] = {0};
     for (int64_t k = 0; k < m->inputs; k++) {
         const double *w = m->data + k * m->outputs + first;
@@ -78,7 +83,8 @@ static void project_block(const struct matrix *m, const double *x, const double 
 
 /* out and error (rows, outputs) from x (rows, inputs) and its error, NULL: none. */
 static int project(const struct matrix *m, int64_t rows, const double *x, const double *x_error,
-                   double *out, double *error) {
+                   double *out, double *error)
+{
     double *spread = reference_doubles(m->inputs, 1, 1, 1);
     if (!spread)
         return -1;
@@ -97,7 +103,8 @@ static int project(const struct matrix *m, int64_t rows, const double *x, const 
     return 0;
 }
 
-static int project_operand(struct operand *to, const struct matrix *m, const headway_tensor *x) {
+static int project_operand(struct operand *to, const struct matrix *m, const headway_tensor *x)
+{
     int64_t rows = x->shape[0] * x->shape[1];
     double *from = reference_gather(x);
     to->data = reference_doubles(rows, m->outputs, 1, 1);
@@ -109,7 +116,8 @@ static int project_operand(struct operand *to, const struct matrix *m, const hea
 }
 
 void reference_size_heads(struct problem *p, const headway_mha_config *config,
-                          const headway_mha_weights *weights) {
+                          const headway_mha_weights *weights)
+{
     p->query_heads = config->heads;
     p->kv_heads = config->kv_heads ? config->kv_heads : config->heads;
     p->size = config->head_size;
@@ -133,7 +141,8 @@ void reference_size_heads(struct problem *p, const headway_mha_config *config,
 }
 
 int reference_load_weights(struct matrix m[4], const struct problem *p,
-                           const headway_mha_config *config, const headway_mha_weights *w) {
+                           const headway_mha_config *config, const headway_mha_weights *w)
+{
     int64_t queries = p->query_heads * p->size, keys = p->kv_heads * p->size;
     int64_t values = p->kv_heads * p->value_size;
     int t = config->transposed, status = 0;
@@ -151,7 +160,8 @@ int reference_load_weights(struct matrix m[4], const struct problem *p,
 
 /* The output projection of the attention's results; rows beyond a query length stay 0. */
 static int project_out(const struct problem *p, const struct matrix *m, const double *attended,
-                       const double *attended_error, const struct headway_reference_out *results) {
+                       const double *attended_error, const struct headway_reference_out *results)
+{
     double *out = reference_doubles(p->batch, p->query_length, m->outputs, 1);
     double *bound = reference_doubles(p->batch, p->query_length, m->outputs, 1);
     int status = out && bound ? 0 : -1;
@@ -174,7 +184,8 @@ static int project_out(const struct problem *p, const struct matrix *m, const do
 int headway_reference_mha(const headway_mha_config *config, const headway_mha_weights *weights,
                           const headway_attention_params *params, const headway_tensor *query,
                           const headway_tensor *key, const headway_tensor *value,
-                          const struct headway_reference_out *results) {
+                          const struct headway_reference_out *results)
+{
     struct problem p = {0};
     struct matrix m[4] = {{0}};
     if (!key)
