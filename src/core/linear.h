@@ -33,8 +33,7 @@ struct headway_linear {
 int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row,
                         int64_t inputs, int64_t groups, int64_t size, int has_bias,
                         int64_t *floats);
-/* Fills `room` (64-byte aligned, as planned) from the view; zeros: `inputs` zeros, spare: `inputs`
- * * HEADWAY_MAX_WIDTH floats of scratch. */
+/* Fills `room` (64-byte aligned, as planned) from the view; zeros: `inputs` zeros. */
 void headway_linear_pack(struct headway_linear *linear, const struct headway_row *row,
                          const struct headway_weight_view *view, float *room, const float *zeros);
 

@@ -1,8 +1,8 @@
 /* THE contract: what a row of the kernel table provides, and what its kernels promise.
  *
- * Words. A row is one instruction set's set of kernels. A vector is `lanes` floats wide; lanes never
- * share a sum. A tile is a block of up to row->vectors vectors side by side. A panel is k lines of one
- * tile's width, densely packed: panel[p * width + j].
+ * Words. A row is one instruction set's set of kernels. A vector is `lanes` floats wide; lanes
+ * never share a sum. A tile is a block of up to row->vectors vectors side by side. A panel is k
+ * lines of one tile's width, densely packed: panel[p * width + j].
  *
  * Common to all kernels
  *   units      elements, never bytes
@@ -12,11 +12,11 @@
  *   aliasing   arguments do not overlap unless said otherwise
  *   effects    no allocation, no errors, no globals, no change of the floating-point environment
  *   re-entrant any number of threads, distinct outputs
- *   bits       each kernel gives the bits of the scalar row's kernel, whatever m, vectors, strides and
- *              alignment are; a NaN equals any NaN
+ *   bits       each kernel gives the bits of the scalar row's kernel, whatever m, vectors, strides
+ *              and alignment are; a NaN equals any NaN
  *
- * No kernel uses a fused multiply-add where the contract does not write fma, nor separate operations
- * where it does.
+ * No kernel uses a fused multiply-add where the contract does not write fma, nor separate
+ * operations where it does.
  */
 #ifndef HEADWAY_KERNELS_H
 #define HEADWAY_KERNELS_H
@@ -45,9 +45,10 @@
  *   c(i,v,l) = c[v][i * c_row + l], touched for l < count[v] only (count NULL: all lanes)
  *
  * m >= 1, 1 <= vectors <= row->vectors, k >= 0. Without accumulate, c is not read.
- * Serves the projections (a: activations, b: packed weights), K . Q^T (a: keys, b: packed queries) and
- * P . V (a: values read along keys, b: weights, accumulate with the rescaling of the online softmax).
- * Error: (k + 1) * 2^-24 * sum |a b| against exact arithmetic, plus the rounding of scale and bias. */
+ * Serves the projections (a: activations, b: packed weights), K . Q^T (a: keys, b: packed queries)
+ * and P . V (a: values read along keys, b: weights, accumulate with the rescaling of the online
+ * softmax).
+ * Error: (k + 1) * 2^-24 * sum |a b| against exact arithmetic, plus rounding of scale and bias. */
 struct headway_gemm {
     int64_t m;
     int64_t k;
@@ -65,12 +66,13 @@ struct headway_gemm {
 typedef void headway_gemm_fn(const struct headway_gemm *g);
 
 /* One block of keys of the online softmax, in place, lanes = query rows; w = vectors*lanes:
- * scores[j * w + lane] for j < keys holds the dot products in units of exp_poly.h, and then weights.
+ * scores[j * w + lane] for j < keys holds the dot products in units of exp_poly.h, then weights.
  *
  *   s(j) = scores(j)
- *   with bias (keys, w), in natural units:  s(j) = bias(j) == -inf ? -inf
- *                                                                  : fma(bias(j), HEADWAY_EXP_UNIT, s(j))
- *   with first, last (w):                   s(j) = first <= j && j < last ? s(j) : -inf
+ *   with bias (keys, w), in natural units:
+ *     s(j) = bias(j) == -inf ? -inf : fma(bias(j), HEADWAY_EXP_UNIT, s(j))
+ *   with first, last (w):
+ *     s(j) = first <= j && j < last ? s(j) : -inf
  *   top = row_max; for j in order: top = s(j) > top ? s(j) : top        a NaN is never the maximum
  *   ref = top == -inf ? 0 : top
  *   rescale = e(row_max - ref)
@@ -80,7 +82,7 @@ typedef void headway_gemm_fn(const struct headway_gemm *g);
  *
  * e is exp_poly.h's. Start a segment with row_max = -INFINITY, row_sum = 0. 1 <= keys <=
  * HEADWAY_KEY_BLOCK. first and last are given together or not at all; they may lie outside
- * 0 .. keys. A NaN score that is not excluded gives NaN in its lane's row_sum; a score of +inf too. */
+ * 0 .. keys. A NaN score that is not excluded gives NaN in its lane's row_sum; +inf does too. */
 struct headway_softmax {
     int keys;
     int vectors;
@@ -105,8 +107,8 @@ struct headway_merge {
 };
 typedef void headway_merge_fn(const struct headway_merge *g);
 
-/* Transposes n lines into a panel: panel[p * width + j] = lines[j][p] * scale for j < n, p < k, and +0
- * for n <= j < width. 0 <= n <= width, width a multiple of the row's lanes, at most
+/* Transposes n lines into a panel: panel[p * width + j] = lines[j][p] * scale for j < n, p < k,
+ * and +0 for n <= j < width. 0 <= n <= width, width a multiple of the row's lanes, at most
  * HEADWAY_MAX_WIDTH. */
 typedef void headway_pack_fn(float *panel, int width, const float *const *lines, int n, int64_t k,
                              float scale);
@@ -117,16 +119,16 @@ typedef void headway_pack_fn(float *panel, int width, const float *const *lines,
  *   q = x * r
  *   lines[j][p] = divisor[j] == 0 ? 0 : refined, where refined = fma(fma(-q, divisor[j], x), r, q),
  *                                       or q where that is a NaN (x infinite)
- * A divisor is 0, a NaN, or between 2^-64 and 2^64. The result costs no division but one a line; it is
+ * A divisor is 0, a NaN, or between 2^-64 and 2^64. There is one division a line; the result is
  * x / divisor where that is a float, else within 0.51 ulp, and within 2^-149 where it is subnormal.
- * Returns non-zero if `refined` was a NaN on a line whose divisor is neither 0 nor a NaN: the sign that
- * poison behind a mask may have come through. */
+ * Returns non-zero if `refined` was a NaN on a line whose divisor is neither 0 nor a NaN: the sign
+ * that poison behind a mask may have come through. */
 typedef int headway_unpack_fn(float *const *lines, int n, const float *panel, int width, int64_t k,
                                const float *divisor);
 
-/* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide their
- * latency; returns the floating-point operations done (two per lane and multiply-add). The machine's
- * peak is that over the time it took. *sink keeps the compiler from dropping the work. */
+/* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide
+ * their latency; returns the floating-point operations done (two per lane and multiply-add). The
+ * machine's peak is that over the time it took. *sink keeps the compiler from dropping the work. */
 typedef int64_t headway_peak_fn(int64_t rounds, float *sink);
 
 struct headway_row {
