@@ -1,9 +1,9 @@
-/* Packing and unpacking for AVX2: blocks of 8 x 8 transposed in registers. */
+/* Packing and unpacking for AVX2 and FMA: blocks of 8 x 8 transposed in registers. */
 #include "cpu/kernels.h"
 
 #include <immintrin.h>
 
-#if !defined(__AVX2__)
+#if !defined(__AVX2__) || !defined(__FMA__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
