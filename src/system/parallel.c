@@ -194,21 +194,38 @@ int headway_threads_allowed(int asked)
 #endif
 }
 
-void headway_parallel(int threads, int64_t tasks, headway_task_fn *body, void *context)
+/* libgomp ends and makes threads, and allocates, whenever one team is larger or smaller than the last:
+ * all teams have the same size, and those who have nothing to do go home. */
+void headway_parallel_few(int team, int threads, int64_t tasks, headway_task_fn *body, void *context)
 {
 #ifdef _OPENMP
     if (threads > 1 && tasks > 1 && !omp_in_parallel()) {
         const int saved = errno;
-        const int team = tasks < threads ? (int)tasks : threads;
-#pragma omp parallel for num_threads(team) schedule(monotonic : dynamic, 1)
-        for (int64_t task = 0; task < tasks; task++)
-            body(context, task, omp_get_thread_num());
+        int64_t next = 0;
+#pragma omp parallel num_threads(team)
+        {
+            const int worker = omp_get_thread_num();
+            while (worker < threads) {
+                int64_t task;
+#pragma omp atomic capture
+                task = next++;
+                if (task >= tasks)
+                    break;
+                body(context, task, worker);
+            }
+        }
         errno = saved;
         return;
     }
 #else
+    (void)team;
     (void)threads;
 #endif
     for (int64_t task = 0; task < tasks; task++)
         body(context, task, 0);
+}
+
+void headway_parallel(int threads, int64_t tasks, headway_task_fn *body, void *context)
+{
+    headway_parallel_few(threads, threads, tasks, body, context);
 }

@@ -29,5 +29,8 @@ int headway_quota_cpus(const char *text);
  * for one task or thread. `threads` comes from headway_engine_threads(), which gives 1 in a forked
  * child. Leaves OpenMP's settings and errno alone. */
 void headway_parallel(int threads, int64_t tasks, headway_task_fn *body, void *context);
+/* The same with `threads` workers out of a team of `team`, threads <= team. Calls whose teams are of
+ * one size allocate nothing after the first. */
+void headway_parallel_few(int team, int threads, int64_t tasks, headway_task_fn *body, void *context);
 
 #endif
