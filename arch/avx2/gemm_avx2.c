@@ -1,9 +1,9 @@
 /* GEMM for AVX2 and FMA.
  *
- * Register map: the tile's sums in 12 of the 16 registers (4 rows x 3 vectors, 6 x 2, 12 x 1), one line
- * of b in up to 3, one element of a, broadcast, in the last. Twelve independent chains cover the
- * multiply-add's latency (4 cycles x 2 units on Zen, 5 x 2 on Intel), and three vectors by four rows
- * need 7 loads for 12 multiply-adds, the fewest that fit. */
+ * Register map: the tile's sums in 12 of the 16 registers (4 rows x 3 vectors, 6 x 2, 12 x 1), one
+ * line of b in up to 3, one element of a, broadcast, in the last. Twelve independent chains cover
+ * the multiply-add's latency (4 cycles x 2 units on Zen, 5 x 2 on Intel), and three vectors by four
+ * rows need 7 loads for 12 multiply-adds, the fewest that fit. */
 #include "cpu/kernels.h"
 
 #include <immintrin.h>
@@ -22,14 +22,8 @@ enum { LANES = 8, MAX_VECTORS = 3, MAX_ROWS = 12, ROWS_OF_A_POINTER = 3 };
 
 headway_gemm_fn headway_gemm_avx2;
 
-/* Lanes below count are all ones. */
-static inline __m256i first_lanes(int count)
-{
-    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), index);
-}
-
-/* Rows i .. i+rows-1 of the tile, rows and vectors being constants where this is inlined. */
+/* Rows i .. i+rows-1 of the tile, all lanes of c, rows and vectors being constants where this
+ * is inlined. */
 static inline __attribute__((always_inline)) void
 tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
 {
@@ -43,14 +37,8 @@ tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
             continue;
         }
         const float *c = g->c[v] + i * c_row;
-        if (g->count && g->count[v] < LANES) {
-            const __m256i mask = first_lanes(g->count[v]);
-            UNROLL for (int r = 0; r < rows; r++)
-                sum[r][v] = _mm256_maskload_ps(c + r * c_row, mask);
-        } else {
-            UNROLL for (int r = 0; r < rows; r++)
-                sum[r][v] = _mm256_loadu_ps(c + r * c_row);
-        }
+        UNROLL for (int r = 0; r < rows; r++)
+            sum[r][v] = _mm256_loadu_ps(c + r * c_row);
         if (g->scale) {
             const __m256 scale = _mm256_loadu_ps(g->scale + v * LANES);
             UNROLL for (int r = 0; r < rows; r++)
@@ -85,14 +73,8 @@ tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
                 sum[r][v] = _mm256_add_ps(sum[r][v], bias);
         }
         float *c = g->c[v] + i * c_row;
-        if (g->count && g->count[v] < LANES) {
-            const __m256i mask = first_lanes(g->count[v]);
-            UNROLL for (int r = 0; r < rows; r++)
-                _mm256_maskstore_ps(c + r * c_row, mask, sum[r][v]);
-        } else {
-            UNROLL for (int r = 0; r < rows; r++)
-                _mm256_storeu_ps(c + r * c_row, sum[r][v]);
-        }
+        UNROLL for (int r = 0; r < rows; r++)
+            _mm256_storeu_ps(c + r * c_row, sum[r][v]);
     }
 }
 
@@ -136,20 +118,54 @@ static void rows_of_one(const struct headway_gemm *g, int64_t i, int rows)
     }
 }
 
+static void some_rows(const struct headway_gemm *g, int64_t i, int rows)
+{
+    switch (g->vectors) {
+    case 3: rows_of_three(g, i, rows); break;
+    case 2: rows_of_two(g, i, rows); break;
+    default: rows_of_one(g, i, rows); break;
+    }
+}
+
+/* Rows of which some lanes are not c's go through a tile of their own: masked stores are slow
+ * on Zen, and emulators read the lanes that a masked load leaves out. */
+static void some_rows_and_lanes(const struct headway_gemm *g, int64_t i, int rows)
+{
+    float edge[MAX_VECTORS][MAX_ROWS * LANES] = {{0}};
+    struct headway_gemm inner = *g;
+
+    inner.a += i * g->a_row;
+    inner.c_row = LANES;
+    for (int v = 0; v < g->vectors; v++) {
+        inner.c[v] = edge[v];
+        if (g->accumulate)
+            for (int r = 0; r < rows; r++)
+                for (int l = 0; l < g->count[v]; l++)
+                    edge[v][r * LANES + l] = g->c[v][(i + r) * g->c_row + l];
+    }
+    some_rows(&inner, 0, rows);
+    for (int v = 0; v < g->vectors; v++)
+        for (int r = 0; r < rows; r++)
+            for (int l = 0; l < g->count[v]; l++)
+                g->c[v][(i + r) * g->c_row + l] = edge[v][r * LANES + l];
+}
+
 void headway_gemm_avx2(const struct headway_gemm *g)
 {
     const int most = MAX_ROWS / g->vectors;
+    int whole = 1;
 
+    for (int v = 0; v < g->vectors && g->count; v++)
+        whole &= g->count[v] >= LANES;
     for (int64_t i = 0; i < g->m;) {
         const int64_t left = g->m - i;
         /* The last two tiles share what is left: two of middling size have more chains than a full
          * one and a stub. */
         const int rows = (int)(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
-        switch (g->vectors) {
-        case 3: rows_of_three(g, i, rows); break;
-        case 2: rows_of_two(g, i, rows); break;
-        default: rows_of_one(g, i, rows); break;
-        }
+        if (whole)
+            some_rows(g, i, rows);
+        else
+            some_rows_and_lanes(g, i, rows);
         i += rows;
     }
 }

@@ -22,11 +22,12 @@ enum { LANES = 8, MAX_VECTORS = 3, AT_ONCE = 2 };
 headway_softmax_fn headway_softmax_avx2;
 headway_merge_fn headway_merge_avx2;
 
-/* max(a, b) is a > b ? a : b, and so b where either is NaN: the operands' order is the contract's. */
+/* max(a, b) is a > b ? a : b, and so b where either is NaN: the operands' order is the
+ * contract's. */
 #define MAX(a, b) _mm256_max_ps(a, b)
 
-/* exp_poly.h's e for n vectors in place, n a constant. Two at once, step by step, take 0.93 of the time of
- * one after the other (Zen 4, measured); more run out of registers. */
+/* exp_poly.h's e for n vectors in place, n a constant. Two at once, step by step, take 0.93 of
+ * the time of one after the other (Zen 4, measured); more run out of registers. */
 INLINE void exp_each(__m256 *t, const int n)
 {
     static const float factors[] = {HEADWAY_EXP_C4, HEADWAY_EXP_C3, HEADWAY_EXP_C2, HEADWAY_EXP_C1,
@@ -62,8 +63,8 @@ INLINE __m256 reference(__m256 top)
     return _mm256_andnot_ps(nothing, top);
 }
 
-/* Applies bias and limits to the scores of `vectors` vectors from vector v on and stores in top their
- * maximum with row_max. Vectors, biased and limited are constants where this is inlined. */
+/* Applies bias and limits to the scores of `vectors` vectors from vector v on and stores in top
+ * their maximum with row_max. Vectors, biased and limited are constants where this is inlined. */
 INLINE void limit(const struct headway_softmax *s, float *top_out, const int vectors,
                   const int biased, const int limited)
 {
@@ -116,8 +117,8 @@ INLINE void limit_as_asked(const struct headway_softmax *s, float *top, const in
         limit(s, top, vectors, 0, 0);
 }
 
-/* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum with
- * them added in order. */
+/* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum
+ * with them added in order. */
 INLINE __m256 weigh_keys(float *scores, const int n, ptrdiff_t w, __m256 ref, __m256 row_sum)
 {
     __m256 p[AT_ONCE];

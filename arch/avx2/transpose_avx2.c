@@ -53,24 +53,20 @@ INLINE void pack(float *panel, int width, const float *const *lines, const int n
                  float scale)
 {
     const __m256 factor = _mm256_set1_ps(scale);
+    int64_t p = 0;
 
-    for (int64_t p = 0; p < k; p += LANES) {
+    for (; p + LANES <= k; p += LANES) {
         __m256 x[LANES];
-        if (p + LANES <= k) {
-            UNROLL for (int j = 0; j < LANES; j++)
-                x[j] = j < n ? _mm256_mul_ps(_mm256_loadu_ps(lines[j] + p), factor)
-                             : _mm256_setzero_ps();
-        } else {
-            const __m256i mask = first_lanes(k - p);
-            UNROLL for (int j = 0; j < LANES; j++)
-                x[j] = j < n ? _mm256_mul_ps(_mm256_maskload_ps(lines[j] + p, mask), factor)
-                             : _mm256_setzero_ps();
-        }
+        UNROLL for (int j = 0; j < LANES; j++)
+            x[j] = j < n ? _mm256_mul_ps(_mm256_loadu_ps(lines[j] + p), factor)
+                         : _mm256_setzero_ps();
         transpose(x);
         UNROLL for (int i = 0; i < LANES; i++)
-            if (p + i < k)
-                _mm256_storeu_ps(panel + (p + i) * width, x[i]);
+            _mm256_storeu_ps(panel + (p + i) * width, x[i]);
     }
+    for (; p < k; p++)
+        UNROLL for (int j = 0; j < LANES; j++)
+            panel[p * width + j] = j < n ? lines[j][p] * scale : 0.0f;
 }
 
 void headway_pack_avx2(float *panel, int width, const float *const *lines, int n, int64_t k,

@@ -1,11 +1,11 @@
 /* GEMM for NEON.
  *
- * Register map: the tile's sums in 20 of the 32 registers (5 rows x 4 vectors) or 24 (8 x 3, 12 x 2; 12
- * in 12 x 1), one line of b in up to 4, and elements of a in what is left: a scalar load fills lane 0,
- * and the multiply-add by element takes it from there, so nothing is broadcast. Twenty chains cover a
- * latency of 4 cycles on up to five units, and four vectors by five rows need 7 loads, b's in pairs, for
- * 20 multiply-adds. A sixth row would fit too, but GCC 12 loads all of a's elements first and then
- * lacks two registers. */
+ * Register map: the tile's sums in 20 of the 32 registers (5 rows x 4 vectors) or 24 (8 x 3, 12
+ * x 2; 12 in 12 x 1), one line of b in up to 4, and elements of a in what is left: a scalar
+ * load fills lane 0, and the multiply-add by element takes it from there, so nothing is
+ * broadcast. Twenty chains cover a latency of 4 cycles on up to five units, and four vectors by
+ * five rows need 7 loads, b's in pairs, for 20 multiply-adds. A sixth row would fit too, but
+ * GCC 12 loads all of a's elements first and then lacks two registers. */
 #include "cpu/kernels.h"
 
 #include <arm_neon.h>
@@ -25,7 +25,8 @@ enum { LANES = 4, MAX_VECTORS = 4, MAX_ROWS = 12 };
 
 headway_gemm_fn headway_gemm_neon;
 
-/* Rows i .. i+rows-1 of the tile, all lanes of c, rows and vectors being constants where this is inlined. */
+/* Rows i .. i+rows-1 of the tile, all lanes of c, rows and vectors being constants where this
+ * is inlined. */
 INLINE void tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
 {
     const ptrdiff_t a_row = g->a_row, a_col = g->a_col, c_row = g->c_row;

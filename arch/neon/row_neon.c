@@ -23,7 +23,8 @@ headway_pack_fn headway_pack_neon;
 headway_unpack_fn headway_unpack_neon;
 headway_peak_fn headway_peak_neon;
 
-/* The addend is the accumulator, as in the GEMM: on some cores that operand has the shortest latency. */
+/* The addend is the accumulator, as in the GEMM: on some cores that operand has the shortest
+ * latency. */
 int64_t headway_peak_neon(int64_t rounds, float *sink)
 {
     const float32x4_t factor = vdupq_n_f32(0.999f), step = vdupq_n_f32(0.001f);

@@ -28,8 +28,8 @@ INLINE float32x4_t greater(float32x4_t a, float32x4_t b)
     return vbslq_f32(vcgtq_f32(a, b), a, b);
 }
 
-/* exp_poly.h's e for n vectors in place, n a constant: step by step for all of them, so that they hide
- * each other's latency also where the CPU executes in order. */
+/* exp_poly.h's e for n vectors in place, n a constant: step by step for all of them, so that
+ * they hide each other's latency also where the CPU executes in order. */
 INLINE void exp_each(float32x4_t *t, const int n)
 {
     static const float factors[] = {HEADWAY_EXP_C4, HEADWAY_EXP_C3, HEADWAY_EXP_C2, HEADWAY_EXP_C1,
@@ -118,8 +118,8 @@ INLINE void limit_as_asked(const struct headway_softmax *s, float *top, const in
         limit(s, top, vectors, 0, 0);
 }
 
-/* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum with
- * them added in order. */
+/* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum
+ * with them added in order. */
 INLINE float32x4_t weigh_keys(float *scores, const int n, ptrdiff_t w, float32x4_t ref,
                               float32x4_t row_sum)
 {
