@@ -261,7 +261,7 @@ static void check_isa_at(void)
         }
         CHECK(headway_engine_create(&config, &engine) == HEADWAY_OK, "refused");
         CHECK(strcmp(headway_engine_isa(engine), info.name) == 0, "%s", headway_engine_isa(engine));
-        CHECK(headway_engine_row(engine)->name == headway_engine_isa(engine), "the row is another");
+        CHECK(headway_engine_machine(engine).row->name == headway_engine_isa(engine), "the row is another");
         headway_engine_destroy(engine);
     }
     if (check_case("isa: past the ends"))

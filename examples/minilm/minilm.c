@@ -239,7 +239,7 @@ static int run_onednn(void *context) {
 
 static void time_text(const struct settings *s, int which, struct text *t, struct table *table) {
     const headway_engine *engine = t->computation.engine;
-    double peak = fma_peak(headway_engine_row(engine), headway_engine_threads(engine));
+    double peak = fma_peak(headway_engine_machine(engine).row, headway_engine_threads(engine));
     double time = time_median(s->repeat, run_ours, &t->computation);
     double rate = problem_flops(&t->problem) / time;
     CELL(table, "time", which, "%.3f ms", time * 1e3);

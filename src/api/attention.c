@@ -52,11 +52,10 @@ static headway_status problem_of(const headway_engine *engine,
 }
 
 static headway_status plan_of(const headway_engine *engine, const struct headway_problem *p,
+                              const struct headway_machine *machine,
                               struct headway_attend_plan *plan, size_t *bytes)
 {
-    if (headway_attend_plan(p, headway_engine_row(engine), headway_engine_threads(engine), plan) !=
-            0 ||
-        headway_attend_bytes(plan, bytes) != 0)
+    if (headway_attend_plan(p, machine, plan) != 0 || headway_attend_bytes(plan, bytes) != 0)
         return headway_fail(engine, HEADWAY_ERROR_MEMORY,
                             "workspace: these sizes need more bytes than an address space has");
     return HEADWAY_OK;
@@ -72,11 +71,12 @@ headway_status headway_attention_workspace(const headway_engine *engine,
     size_t needed;
     if (!engine)
         return HEADWAY_ERROR_ARGUMENT;
+    const struct headway_machine machine = headway_engine_machine(engine);
     if (!bytes)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "bytes: NULL, expected where to write them");
     HEADWAY_TRY(problem_of(engine, params, query, key, value, &p));
-    HEADWAY_TRY(plan_of(engine, &p, &plan, &needed));
+    HEADWAY_TRY(plan_of(engine, &p, &machine, &plan, &needed));
     *bytes = needed;
     return HEADWAY_OK;
 }
@@ -111,6 +111,7 @@ headway_status headway_attention(const headway_engine *engine,
     size_t needed;
     if (!engine)
         return HEADWAY_ERROR_ARGUMENT;
+    const struct headway_machine machine = headway_engine_machine(engine);
     HEADWAY_TRY(problem_of(engine, params, query, key, value, &p));
     HEADWAY_TRY(headway_check_tensor(engine, "out", out, HEADWAY_F32, 4, "(B, Lq, Hq, Dv)"));
     const int64_t shape[4] = {p.batch, p.query_rows, p.heads, p.value_size};
@@ -123,13 +124,12 @@ headway_status headway_attention(const headway_engine *engine,
     HEADWAY_TRY(headway_check_data(engine, "value", value));
     HEADWAY_TRY(headway_check_data(engine, "out", out));
     HEADWAY_TRY(check_outputs(engine, params, query, key, value, out));
-    HEADWAY_TRY(plan_of(engine, &p, &plan, &needed));
+    HEADWAY_TRY(plan_of(engine, &p, &machine, &plan, &needed));
     HEADWAY_TRY(headway_check_workspace(engine, workspace, bytes, needed));
 
     p.out = view_of(out);
-    struct headway_attend_run run = {&p, &plan, headway_engine_row(engine), workspace};
-    headway_parallel_few(headway_engine_threads(engine), plan.threads, plan.tasks,
-                         headway_attend_task, &run);
+    struct headway_attend_run run = {&p, &plan, machine.row, workspace};
+    headway_parallel_few(machine.threads, plan.threads, plan.tasks, headway_attend_task, &run);
     return HEADWAY_OK;
 }
 
@@ -143,11 +143,12 @@ headway_status headway_attention_explain(const headway_engine *engine,
     size_t needed;
     if (!engine)
         return HEADWAY_ERROR_ARGUMENT;
+    const struct headway_machine machine = headway_engine_machine(engine);
     if (!text || size == 0)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "text: no room, expected 1 byte or more");
     HEADWAY_TRY(problem_of(engine, params, query, key, value, &p));
-    HEADWAY_TRY(plan_of(engine, &p, &plan, &needed));
-    headway_attend_words(&p, headway_engine_row(engine), &plan, text, size);
+    HEADWAY_TRY(plan_of(engine, &p, &machine, &plan, &needed));
+    headway_attend_words(&p, &machine, &plan, text, size);
     return HEADWAY_OK;
 }

@@ -24,8 +24,7 @@ struct last_error {
 
 /* Everything but the text behind `last` is fixed at create. */
 struct headway_engine {
-    const struct headway_row *row;
-    int threads;
+    struct headway_machine machine;
     int process;
     headway_log_fn *log;
     void *log_context;
@@ -151,8 +150,9 @@ headway_status headway_engine_create(const headway_engine_config *config, headwa
         tell(config, "no memory for the engine");
         return HEADWAY_ERROR_MEMORY;
     }
-    made->row = row;
-    made->threads = headway_threads_allowed(config->threads);
+    made->machine.row = row;
+    made->machine.threads = headway_threads_allowed(config->threads);
+    made->machine.level2 = headway_level2_bytes();
     made->process = headway_process();
     made->log = config->log;
     made->log_context = config->log_context;
@@ -168,20 +168,22 @@ void headway_engine_destroy(headway_engine *engine)
     headway_memory_free(engine);
 }
 
-const struct headway_row *headway_engine_row(const headway_engine *engine)
+struct headway_machine headway_engine_machine(const headway_engine *engine)
 {
-    return engine->row;
+    struct headway_machine machine = engine->machine;
+    machine.threads = headway_engine_threads(engine);
+    return machine;
 }
 
 const char *headway_engine_isa(const headway_engine *engine)
 {
-    return engine ? engine->row->name : "";
+    return engine ? engine->machine.row->name : "";
 }
 
 int headway_engine_threads(const headway_engine *engine)
 {
     /* A forked child has none of the threads that its parent's OpenMP counts on. */
-    return engine && headway_process() == engine->process ? engine->threads : 1;
+    return engine && headway_process() == engine->process ? engine->machine.threads : 1;
 }
 
 headway_status headway_isa_at(int index, headway_isa_info *info)

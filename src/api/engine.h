@@ -2,11 +2,11 @@
 #ifndef HEADWAY_ENGINE_H
 #define HEADWAY_ENGINE_H
 
-#include "cpu/kernels.h"
+#include "core/plan.h"
 #include "headway/headway.h"
 
-/* Row and threads are fixed at create. */
-const struct headway_row *headway_engine_row(const headway_engine *engine);
+/* What the engine runs on: fixed at create, but for one thread in a forked child. */
+struct headway_machine headway_engine_machine(const headway_engine *engine);
 
 /* Stores the detail text (printf-style), sends it to the log, and returns status. engine NULL: only
  * returns status. */

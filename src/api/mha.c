@@ -265,9 +265,9 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
     HEADWAY_TRY(sizes_of(engine, config, weights, &made));
     HEADWAY_TRY(view_all(engine, config, weights, &made, p));
 
-    const struct headway_row *row = headway_engine_row(engine);
+    const struct headway_row *row = headway_engine_machine(engine).row;
     for (int i = 0; i < PROJECTIONS; i++) {
-        if (headway_linear_plan(&made.linear[i], row, p[i].inputs, p[i].groups, p[i].size,
+        if (headway_linear_size(&made.linear[i], row, p[i].inputs, p[i].groups, p[i].size,
                                 p[i].view.bias != NULL, &floats[i]) != 0 ||
             !headway_add(floats[i], 15, &floats[i]) ||
             !headway_add(total, floats[i] = floats[i] / 16 * 16, &total))
@@ -306,6 +306,7 @@ void headway_mha_destroy(headway_mha *layer)
 
 /* One call: the attention problem on the projected tensors, and where they lie in the workspace. */
 struct forward {
+    struct headway_machine machine;
     struct headway_problem problem;
     struct headway_attend_plan plan;
     int64_t query, key, value, heads, scratch; /* offsets, in floats */
@@ -353,6 +354,7 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
 {
     struct headway_problem *p = &f->problem;
     int64_t queries, keys, end = 0, all;
+    f->machine = headway_engine_machine(layer->engine);
     memset(p, 0, sizeof *p);
     p->batch = query->shape[0];
     p->query_rows = query->shape[1];
@@ -368,8 +370,7 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
         !reserve(&f->key, &end, keys, p->kv_heads * p->size) ||
         !reserve(&f->value, &end, keys, p->kv_heads * p->value_size) ||
         !reserve(&f->heads, &end, queries, p->heads * p->value_size) ||
-        headway_attend_plan(p, headway_engine_row(layer->engine),
-                            headway_engine_threads(layer->engine), &f->plan) != 0 ||
+        headway_attend_plan(p, &f->machine, &f->plan) != 0 ||
         headway_attend_bytes(&f->plan, &f->bytes) != 0 || !headway_mul(end, sizeof(float), &all) ||
         !headway_add(all, (int64_t)f->bytes, &all))
         return headway_fail(layer->engine, HEADWAY_ERROR_MEMORY,
@@ -457,8 +458,6 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
     struct headway_problem *p = &f.problem;
     if (!layer)
         return HEADWAY_ERROR_ARGUMENT;
-    const struct headway_row *row = headway_engine_row(layer->engine);
-    const int threads = headway_engine_threads(layer->engine);
     float *room = workspace;
     HEADWAY_TRY(check_inputs(layer, query, &key, &value));
     HEADWAY_TRY(prepare(layer, params, query, key, &f));
@@ -469,13 +468,14 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
         project(&layer->linear[QUERY], query, p->query_lengths, room + f.query, &p->query),
         project(&layer->linear[KEY], key, p->key_lengths, room + f.key, &p->key),
         project(&layer->linear[VALUE], value, p->key_lengths, room + f.value, &p->value)};
-    headway_linear_run(row, threads, in, 3);
+    headway_linear_run(&f.machine, in, 3);
 
     const int64_t width = p->heads * p->value_size;
     const struct headway_view heads = {room + f.heads, p->query_rows * width, width, p->value_size};
     p->out = heads;
-    struct headway_attend_run run = {p, &f.plan, row, room + f.scratch};
-    headway_parallel_few(threads, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
+    struct headway_attend_run run = {p, &f.plan, f.machine.row, room + f.scratch};
+    headway_parallel_few(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task,
+                         &run);
 
     const struct headway_linear_job last = {.linear = &layer->linear[OUT],
                                             .x = heads.data,
@@ -488,7 +488,7 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
                                             .batch = p->batch,
                                             .rows = p->query_rows,
                                             .lengths = p->query_lengths};
-    headway_linear_run(row, threads, &last, 1);
+    headway_linear_run(&f.machine, &last, 1);
     return HEADWAY_OK;
 }
 
@@ -504,16 +504,21 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
                             "text: no room, expected 1 byte or more");
     HEADWAY_TRY(check_inputs(layer, query, &key, &value));
     HEADWAY_TRY(prepare(layer, params, query, key, &f));
-    const struct headway_row *row = headway_engine_row(layer->engine);
+    const struct headway_machine *m = &f.machine;
+    const struct headway_linear_plan cut =
+        headway_linear_cut(m, query->shape[0] * query->shape[1], layer->linear[QUERY].inputs);
     int used = snprintf(
         text, size,
         "projections: row %s, panels of %d columns packed at create, up to %d threads\n"
-        "  query, key and value are written head by head as attention reads them, heads "
-        "are written concatenated\n"
+        "  query: %lld blocks of %lld tokens, panels in %lld pieces: half and a quarter of level "
+        "2\n"
+        "  query, key and value are written head by head as attention reads them, heads are\n"
+        "  written concatenated\n"
         "  workspace of the call: %zu bytes\n",
-        row->name, row->lanes * row->vectors, headway_engine_threads(layer->engine), f.bytes);
+        m->row->name, m->row->lanes * m->row->vectors, m->threads, (long long)cut.blocks,
+        (long long)cut.block_rows, (long long)cut.pieces, f.bytes);
     if (used < 0 || (size_t)used >= size)
         used = (int)size - 1;
-    headway_attend_words(&f.problem, row, &f.plan, text + used, size - (size_t)used);
+    headway_attend_words(&f.problem, m, &f.plan, text + used, size - (size_t)used);
     return HEADWAY_OK;
 }

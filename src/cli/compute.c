@@ -143,7 +143,7 @@ static int run_once(void *context) {
 }
 
 int compute_repeat(const struct computation *c, int64_t runs, char *error) {
-    const struct headway_row *row = headway_engine_row(c->engine);
+    const struct headway_row *row = headway_engine_machine(c->engine).row;
     int threads = headway_engine_threads(c->engine);
     struct repeated repeated = {c, error};
     snprintf(error, ERROR_SIZE, "memory ran out, times of %lld runs wanted", (long long)runs);

@@ -1,5 +1,5 @@
-/* The attention core below the argument checks: what is to be computed (problem), how it is cut
- * (plan), and the tile that computes it. Everything here has been checked; nothing here can fail.
+/* The attention core below the argument checks: what is to be computed (problem) and the tile that
+ * computes it; how it is cut is plan.h's. Everything here has been checked; nothing here can fail.
  */
 #ifndef HEADWAY_ATTEND_H
 #define HEADWAY_ATTEND_H
@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/plan.h"
 #include "cpu/kernels.h"
 
 enum headway_mask_kind { HEADWAY_MASK_NONE, HEADWAY_MASK_BOOL, HEADWAY_MASK_F32 };
@@ -37,26 +38,6 @@ struct headway_problem {
     const int64_t *query_lengths, *key_lengths; /* (B) or NULL */
     struct headway_mask mask;
 };
-
-/* How a problem is cut. Pure data, derived from the problem, the row and the threads alone. */
-struct headway_attend_plan {
-    int64_t vectors; /* query rows x group of one KV head, in vectors of lanes, rounded up */
-    int64_t tiles;   /* query tiles of one (batch, KV head) */
-    int64_t tasks;   /* batch * kv_heads * tiles */
-    int threads;     /* workers that can have work */
-    int width;       /* lanes of the widest tile */
-    size_t panel, scores, bias, lines, sum, later, stats, range, clean; /* offsets, in floats */
-    size_t worker_floats; /* scratch of one worker, a multiple of 16 */
-};
-
-/* 0, or -1 when the scratch does not fit the address space. */
-int headway_attend_plan(const struct headway_problem *problem, const struct headway_row *row,
-                        int threads, struct headway_attend_plan *plan);
-/* Bytes of scratch for all workers. */
-int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes);
-/* Appends the plan in words; returns the text's whole length like snprintf. */
-int headway_attend_words(const struct headway_problem *problem, const struct headway_row *row,
-                         const struct headway_attend_plan *plan, char *text, size_t size);
 
 int64_t headway_query_length(const struct headway_problem *problem, int64_t b);
 int64_t headway_key_length(const struct headway_problem *problem, int64_t b);

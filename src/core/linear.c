@@ -4,16 +4,6 @@
 #include "system/memory.h"
 #include "system/parallel.h"
 
-/* A block of tokens is at most this many floats, half of a 1 MB level 2 cache with its panel beside
- * it; a panel is passed in pieces of at most DEPTH inputs for the same reason. Neither changes
- * bits: accumulators are stored and read back between pieces. */
-#define BLOCK_FLOATS (128 * 1024)
-#define DEPTH 1024
-/* Rows of a block are a multiple of this, which every row's tile heights divide. */
-#define BLOCK_ROWS 24
-/* Work below which another thread costs more to wake than it saves. */
-#define GRAIN_FLOPS 2000000.0
-
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0);
@@ -24,7 +14,7 @@ static int64_t at_most(int64_t a, int64_t limit)
     return a < limit ? a : limit;
 }
 
-int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row,
+int headway_linear_size(struct headway_linear *linear, const struct headway_row *row,
                         int64_t inputs, int64_t groups, int64_t size, int has_bias, int64_t *floats)
 {
     int64_t width;
@@ -98,7 +88,7 @@ void headway_linear_pack(struct headway_linear *linear, const struct headway_row
 
 /* One panel for m tokens with one pitch. */
 static void panel_rows(const struct headway_row *row, const struct headway_linear_job *job,
-                       int64_t panel, const float *x, float *y, int64_t m)
+                       int64_t panel, int64_t pieces, const float *x, float *y, int64_t m)
 {
     const struct headway_linear *linear = job->linear;
     const int64_t first = panel * row->vectors;
@@ -114,7 +104,6 @@ static void panel_rows(const struct headway_row *row, const struct headway_linea
         if (count[v] < row->lanes)
             g.count = count;
     }
-    const int64_t pieces = divide_up(linear->inputs, DEPTH);
     const int width = g.vectors * row->lanes;
     const float *packed = linear->packed + first * row->lanes * linear->inputs;
     int64_t p = 0;
@@ -138,7 +127,7 @@ static int64_t length_of(const struct headway_linear_job *job, int64_t b)
 /* Tokens from .. until of (batch * rows), in runs of live rows; batches that follow each other
  * without a gap in memory are one run. */
 static void panel_tokens(const struct headway_row *row, const struct headway_linear_job *job,
-                         int64_t panel, int64_t from, int64_t until)
+                         int64_t panel, int64_t pieces, int64_t from, int64_t until)
 {
     const int joined =
         job->x_batch == job->rows * job->x_row && job->y_batch == job->rows * job->y_row;
@@ -154,7 +143,7 @@ static void panel_tokens(const struct headway_row *row, const struct headway_lin
         while (joined && end < until && end % job->rows == 0 && length_of(job, end / job->rows) > 0)
             end += length_of(job, end / job->rows);
         end = at_most(end, until);
-        panel_rows(row, job, panel, job->x + b * job->x_batch + i * job->x_row,
+        panel_rows(row, job, panel, pieces, job->x + b * job->x_batch + i * job->x_row,
                    job->y + b * job->y_batch + i * job->y_row, end - token);
         token = end;
     }
@@ -165,7 +154,7 @@ struct linear_run {
     const struct headway_row *row;
     const struct headway_linear_job *jobs;
     int count;
-    int64_t block_rows[HEADWAY_MAX_JOBS], blocks[HEADWAY_MAX_JOBS];
+    struct headway_linear_plan plan[HEADWAY_MAX_JOBS];
 };
 
 static void linear_task(void *context, int64_t task, int worker)
@@ -176,10 +165,10 @@ static void linear_task(void *context, int64_t task, int worker)
         /* Jobs of equally many blocks share them. */
         int64_t panels = 0;
         int last = j;
-        for (; last < run->count && run->blocks[last] == run->blocks[j]; last++)
+        for (; last < run->count && run->plan[last].blocks == run->plan[j].blocks; last++)
             panels += run->jobs[last].linear->panels;
-        if (task >= run->blocks[j] * panels) {
-            task -= run->blocks[j] * panels;
+        if (task >= run->plan[j].blocks * panels) {
+            task -= run->plan[j].blocks * panels;
             j = last;
             continue;
         }
@@ -188,32 +177,29 @@ static void linear_task(void *context, int64_t task, int worker)
         for (; panel >= run->jobs[j].linear->panels; j++)
             panel -= run->jobs[j].linear->panels;
         const struct headway_linear_job *job = &run->jobs[j];
-        const int64_t from = block * run->block_rows[j];
-        panel_tokens(run->row, job, panel, from,
-                     at_most(from + run->block_rows[j], job->batch * job->rows));
+        const struct headway_linear_plan *plan = &run->plan[j];
+        const int64_t from = block * plan->block_rows;
+        panel_tokens(run->row, job, panel, plan->pieces, from,
+                     at_most(from + plan->block_rows, job->batch * job->rows));
         return;
     }
 }
 
-void headway_linear_run(const struct headway_row *row, int threads,
+void headway_linear_run(const struct headway_machine *machine,
                         const struct headway_linear_job *jobs, int count)
 {
-    struct linear_run run = {.row = row, .jobs = jobs, .count = count};
+    struct linear_run run = {.row = machine->row, .jobs = jobs, .count = count};
     int64_t tasks = 0;
     double flops = 0.0;
 
     for (int j = 0; j < count; j++) {
         const struct headway_linear *linear = jobs[j].linear;
         const int64_t tokens = jobs[j].batch * jobs[j].rows;
-        const int64_t fit = BLOCK_FLOATS / at_most(linear->inputs, DEPTH);
-        const int64_t even = tokens > 0 ? divide_up(tokens, divide_up(tokens, fit)) : 1;
-        run.block_rows[j] = divide_up(even, BLOCK_ROWS) * BLOCK_ROWS;
-        run.blocks[j] = divide_up(tokens, run.block_rows[j]);
-        tasks += run.blocks[j] * linear->panels;
-        flops +=
-            2.0 * (double)tokens * (double)linear->inputs * (double)(linear->vectors * row->lanes);
+        run.plan[j] = headway_linear_cut(machine, tokens, linear->inputs);
+        tasks += run.plan[j].blocks * linear->panels;
+        flops += 2.0 * (double)tokens * (double)linear->inputs *
+                 (double)(linear->vectors * machine->row->lanes);
     }
-    const int useful =
-        flops / GRAIN_FLOPS + 1.0 < threads ? (int)(flops / GRAIN_FLOPS + 1.0) : threads;
-    headway_parallel_few(threads, useful, tasks, linear_task, &run);
+    headway_parallel_few(machine->threads, headway_threads_for(flops, machine->threads), tasks,
+                         linear_task, &run);
 }

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/plan.h"
 #include "cpu/kernels.h"
 
 /* A weight matrix as its owner sees it: output channel c = group * size + i, input channel p at
@@ -30,7 +31,7 @@ struct headway_linear {
 
 /* Sets all but the pointers; *floats is the room that packed and bias need together. 0, or -1 when
  * it does not fit the address space. */
-int headway_linear_plan(struct headway_linear *linear, const struct headway_row *row,
+int headway_linear_size(struct headway_linear *linear, const struct headway_row *row,
                         int64_t inputs, int64_t groups, int64_t size, int has_bias,
                         int64_t *floats);
 /* Fills `room` (64-byte aligned, as planned) from the view; zeros: `inputs` zeros. */
@@ -51,9 +52,9 @@ struct headway_linear_job {
 
 #define HEADWAY_MAX_JOBS 3
 
-/* Runs the jobs with up to `threads` workers; tokens are cut into blocks that stay in cache while
- * the panels of all jobs with as many blocks pass by. Allocates nothing, needs no workspace. */
-void headway_linear_run(const struct headway_row *row, int threads,
+/* Runs the jobs; the panels of all jobs with as many blocks of tokens pass by a block in turn.
+ * Allocates nothing, needs no workspace. */
+void headway_linear_run(const struct headway_machine *machine,
                         const struct headway_linear_job *jobs, int count);
 
 #endif

@@ -1,15 +1,16 @@
-/* How a problem is cut: pure functions of the problem, the row and the number of threads. Results
- * never depend on what is decided here. */
-#include "core/attend.h"
+#include "core/plan.h"
 
 #include <stdio.h>
 
+#include "core/attend.h"
 #include "system/memory.h"
 
-/* Work below which another thread costs more to wake than it saves: about 20 us of one core. */
+/* Work that another thread must save to be worth waking: about 20 us of one core. */
 #define GRAIN_FLOPS 2000000.0
-/* Tasks per thread that even out tiles of different cost. */
+/* Tasks for each thread, so that tiles of different cost even out. */
 #define TASKS_PER_THREAD 2
+/* Tokens of a block come in multiples of this, which the tile heights of every row divide. */
+#define BLOCK_ROWS 24
 
 static int64_t divide_up(int64_t a, int64_t b)
 {
@@ -21,13 +22,39 @@ static int64_t at_most(int64_t a, int64_t limit)
     return a < limit ? a : limit;
 }
 
+int headway_threads_for(double flops, int threads)
+{
+    const double useful = flops / GRAIN_FLOPS + 1.0;
+    return useful < threads ? (int)useful : threads;
+}
+
 static double flops_of(const struct headway_problem *p)
 {
     return 2.0 * (double)p->batch * (double)p->heads * (double)p->query_rows * (double)p->keys *
            (double)(p->size + p->value_size);
 }
 
-/* Reserves `floats` rounded up to a cache line; 0 on overflow. */
+/* Floats that one lane of a tile needs at hand: query, scores and sums. */
+static int64_t lane_floats(const struct headway_problem *p)
+{
+    return p->size + p->value_size + HEADWAY_KEY_BLOCK;
+}
+
+/* Vectors of the widest tile: all that the row has, fewer where a tile would fill more than half of
+ * level 2, which keys and values pass through. */
+static int64_t tile_vectors(const struct headway_problem *p, const struct headway_machine *machine,
+                            const char **why)
+{
+    const int64_t room = machine->level2 / 2 / (int64_t)sizeof(float) / machine->row->lanes;
+    const int64_t fit = room / lane_floats(p);
+    *why = "as wide as the row's kernels are";
+    if (fit >= machine->row->vectors)
+        return machine->row->vectors;
+    *why = "as wide as half of level 2 holds";
+    return fit > 1 ? fit : 1;
+}
+
+/* Reserves lines * width floats, rounded up to a cache line; 0 on overflow. */
 static int reserve(size_t *offset, int64_t *end, int64_t lines, int64_t width)
 {
     int64_t floats;
@@ -39,41 +66,41 @@ static int reserve(size_t *offset, int64_t *end, int64_t lines, int64_t width)
 static int plan_scratch(const struct headway_problem *p, struct headway_attend_plan *plan)
 {
     const int64_t w = plan->width;
-    const int masked = p->mask.kind != HEADWAY_MASK_NONE;
+    const int64_t masked = p->mask.kind != HEADWAY_MASK_NONE ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t merged = p->keys > HEADWAY_SEGMENT_KEYS ? p->value_size : 0;
     int64_t end = 0;
     const int ok =
         reserve(&plan->panel, &end, p->size, w) &&
         reserve(&plan->scores, &end, HEADWAY_KEY_BLOCK, w) &&
-        reserve(&plan->bias, &end, masked ? HEADWAY_KEY_BLOCK : 0, w) &&
-        reserve(&plan->lines, &end, masked ? HEADWAY_KEY_BLOCK : 0, w) &&
-        reserve(&plan->sum, &end, p->value_size, w) &&
-        reserve(&plan->later, &end, p->keys > HEADWAY_SEGMENT_KEYS ? p->value_size : 0, w) &&
+        reserve(&plan->bias, &end, masked, w) && reserve(&plan->lines, &end, masked, w) &&
+        reserve(&plan->sum, &end, p->value_size, w) && reserve(&plan->later, &end, merged, w) &&
         reserve(&plan->stats, &end, 4, w) && reserve(&plan->range, &end, 2, w) &&
         reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size);
     plan->worker_floats = (size_t)end;
     return ok;
 }
 
-int headway_attend_plan(const struct headway_problem *problem, const struct headway_row *row,
-                        int threads, struct headway_attend_plan *plan)
+int headway_attend_plan(const struct headway_problem *problem,
+                        const struct headway_machine *machine, struct headway_attend_plan *plan)
 {
-    int64_t rows, heads, wanted;
+    const int lanes = machine->row->lanes;
+    const int threads = headway_threads_for(flops_of(problem), machine->threads);
+    int64_t rows, heads;
     if (!headway_mul(problem->query_rows, problem->group, &rows) ||
         !headway_mul(problem->batch, problem->kv_heads, &heads))
         return -1;
-    const double useful = flops_of(problem) / GRAIN_FLOPS + 1.0;
-    if (useful < threads)
-        threads = (int)useful;
-
-    plan->vectors = divide_up(rows, row->lanes);
-    plan->tiles = divide_up(plan->vectors, row->vectors);
-    wanted = threads > 1 && heads > 0 ? divide_up((int64_t)threads * TASKS_PER_THREAD, heads) : 1;
-    if (plan->tiles < wanted)
+    plan->vectors = divide_up(rows, lanes);
+    plan->tiles = divide_up(plan->vectors, tile_vectors(problem, machine, &plan->why));
+    const int64_t wanted =
+        threads > 1 && heads > 0 ? divide_up((int64_t)threads * TASKS_PER_THREAD, heads) : 1;
+    if (plan->tiles < at_most(wanted, plan->vectors)) {
         plan->tiles = at_most(wanted, plan->vectors);
+        plan->why = "narrow enough that every thread has work";
+    }
     if (!headway_mul(heads, plan->tiles, &plan->tasks))
         return -1;
     plan->threads = (int)at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
-    plan->width = row->lanes * (int)(plan->tiles > 0 ? divide_up(plan->vectors, plan->tiles) : 1);
+    plan->width = lanes * (int)(plan->tiles > 0 ? divide_up(plan->vectors, plan->tiles) : 1);
     return plan_scratch(problem, plan) ? 0 : -1;
 }
 
@@ -87,22 +114,36 @@ int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes)
     return 0;
 }
 
-int headway_attend_words(const struct headway_problem *problem, const struct headway_row *row,
+int headway_attend_words(const struct headway_problem *problem,
+                         const struct headway_machine *machine,
                          const struct headway_attend_plan *plan, char *text, size_t size)
 {
     return snprintf(
         text, size,
-        "attention: row %s, path fused tiles (S^T: lanes are query rows x the %lld heads of a "
-        "group)\n"
-        "  tile: %d query rows x blocks of %d keys, segments of %d keys (constants of the "
-        "arithmetic)\n"
-        "  tasks: %lld = %lld batch x %lld kv heads x %lld query tiles, on %d thread%s%s\n"
+        "attention: row %s, path fused tiles (lanes are query rows x the %lld heads of a group)\n"
+        "  tile: %d query rows, %s; query, scores and sums take %lld of level 2's %lld bytes\n"
+        "  keys in blocks of %d and segments of %d, the constants of the arithmetic\n"
+        "  tasks: %lld = %lld batch x %lld kv heads x %lld query tiles, on %d of %d threads\n"
         "  workspace: %zu bytes for each thread\n",
-        row->name, (long long)problem->group, plan->width, HEADWAY_KEY_BLOCK, HEADWAY_SEGMENT_KEYS,
-        (long long)plan->tasks, (long long)problem->batch, (long long)problem->kv_heads,
-        (long long)plan->tiles, plan->threads, plan->threads == 1 ? "" : "s",
-        plan->tiles * row->vectors > plan->vectors + row->vectors - 1
-            ? " (narrower tiles, so that every thread has work)"
-            : "",
-        plan->worker_floats * sizeof(float));
+        machine->row->name, (long long)problem->group, plan->width, plan->why,
+        (long long)(lane_floats(problem) * plan->width * (int64_t)sizeof(float)),
+        (long long)machine->level2, HEADWAY_KEY_BLOCK, HEADWAY_SEGMENT_KEYS, (long long)plan->tasks,
+        (long long)problem->batch, (long long)problem->kv_heads, (long long)plan->tiles,
+        plan->threads, machine->threads, plan->worker_floats * sizeof(float));
+}
+
+struct headway_linear_plan headway_linear_cut(const struct headway_machine *machine, int64_t tokens,
+                                              int64_t inputs)
+{
+    const int64_t floats = machine->level2 / (int64_t)sizeof(float);
+    const int64_t width = (int64_t)machine->row->lanes * machine->row->vectors;
+    /* A quarter of level 2 for a piece of a panel, half for a block of tokens. */
+    const int64_t depth = floats / 4 / width;
+    struct headway_linear_plan plan;
+    plan.pieces = divide_up(inputs, depth);
+    const int64_t fit = floats / 2 / divide_up(inputs, plan.pieces);
+    const int64_t even = tokens > 0 ? divide_up(tokens, divide_up(tokens, fit > 1 ? fit : 1)) : 1;
+    plan.block_rows = divide_up(even, BLOCK_ROWS) * BLOCK_ROWS;
+    plan.blocks = divide_up(tokens, plan.block_rows);
+    return plan;
 }

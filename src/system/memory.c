@@ -1,7 +1,10 @@
+/* sysconf and its names */
+#define _GNU_SOURCE
 #include "system/memory.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define ALIGNMENT 64
 
@@ -25,6 +28,18 @@ void headway_memory_free(void *memory)
 
     free(memory);
     errno = saved;
+}
+
+int64_t headway_level2_bytes(void)
+{
+    const int saved = errno;
+    long bytes = -1;
+
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    errno = saved;
+    return bytes > 0 ? bytes : 512 * 1024;
 }
 
 int headway_mul(int64_t a, int64_t b, int64_t *result)

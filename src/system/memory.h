@@ -9,6 +9,9 @@
 void *headway_memory_get(size_t bytes);
 void headway_memory_free(void *memory);
 
+/* Bytes of one core's level 2 cache as the system tells it, or 512 KB when it doesn't. */
+int64_t headway_level2_bytes(void);
+
 /* *result = a * b or a + b; 0 when it does not fit or an operand is negative, and *result is
  * untouched. */
 int headway_mul(int64_t a, int64_t b, int64_t *result);

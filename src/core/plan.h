@@ -1,0 +1,55 @@
+/* How work is cut: pure functions of the problem and the machine. Results never depend on what is
+ * decided here; the constants that they do depend on are in cpu/kernels.h. */
+#ifndef HEADWAY_PLAN_H
+#define HEADWAY_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu/kernels.h"
+
+struct headway_problem;
+
+/* What the engine runs on. */
+struct headway_machine {
+    const struct headway_row *row;
+    int threads;
+    int64_t level2; /* bytes of one core's level 2 cache */
+};
+
+/* How an attention problem is cut into query tiles. */
+struct headway_attend_plan {
+    int64_t vectors; /* query rows x group of one KV head, in vectors of lanes, rounded up */
+    int64_t tiles;   /* query tiles of one (batch, KV head) */
+    int64_t tasks;   /* batch * kv_heads * tiles */
+    int threads;     /* workers that can have work */
+    int width;       /* lanes of the widest tile */
+    const char *why; /* what decided the width */
+    size_t panel, scores, bias, lines, sum, later, stats, range, clean; /* offsets, in floats */
+    size_t worker_floats; /* scratch of one worker, a multiple of 16 */
+};
+
+/* 0, or -1 when the scratch does not fit the address space. */
+int headway_attend_plan(const struct headway_problem *problem,
+                        const struct headway_machine *machine, struct headway_attend_plan *plan);
+/* Bytes of scratch for all workers. */
+int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes);
+/* Writes the plan in words; returns the text's whole length like snprintf. */
+int headway_attend_words(const struct headway_problem *problem,
+                         const struct headway_machine *machine,
+                         const struct headway_attend_plan *plan, char *text, size_t size);
+
+/* How a projection is cut: blocks of tokens that stay in level 2 while panels pass by, each panel in
+ * pieces of at most `depth` inputs for the same reason. */
+struct headway_linear_plan {
+    int64_t block_rows; /* tokens of a block */
+    int64_t blocks;
+    int64_t pieces; /* of a panel */
+};
+struct headway_linear_plan headway_linear_cut(const struct headway_machine *machine, int64_t tokens,
+                                              int64_t inputs);
+
+/* Threads worth waking for that many floating-point operations, at most `threads`. */
+int headway_threads_for(double flops, int threads);
+
+#endif
