@@ -6,8 +6,8 @@
 #include <cmath>
 
 extern "C" {
-#include "core/linear.h"
 #include "oracle/reference.h"
+#include "system/parallel.h"
 }
 
 namespace
@@ -104,17 +104,89 @@ struct Data {
     Expected expected;
 };
 
-/* The unfused layer: our packed projections into dense Q, K and V, the unfused attention, and our
- * projection again. */
+/* y = x . W^T + bias with the row's GEMM, W packed once into panels. */
+class Projection
+{
+public:
+    Projection(const headway_row *row, const Weight &weight)
+        : row_(row), outputs_(weight.tensor.shape[0]), inputs_(weight.tensor.shape[1]),
+          width_(row->vectors * row->lanes), panels_((outputs_ + width_ - 1) / width_),
+          packed_(bench::floats(panels_ * inputs_ * width_)), bias_(bench::floats(panels_ * width_))
+    {
+        const float *lines[HEADWAY_MAX_WIDTH];
+        std::fill_n(bias_.get(), panels_ * width_, 0.0f);
+        std::copy_n(weight.bias.get(), outputs_, bias_.get());
+        for (int64_t panel = 0; panel < panels_; panel++) {
+            const int64_t first = panel * width_;
+            const int count = int(std::min<int64_t>(width_, outputs_ - first));
+            for (int i = 0; i < count; i++)
+                lines[i] = weight.matrix.get() + (first + i) * inputs_;
+            row->pack(packed_.get() + panel * inputs_ * width_, width_, lines, count, inputs_, 1);
+        }
+    }
+
+    void run(int threads, const float *x, float *y, int64_t tokens) const
+    {
+        Call call{this, x, y, tokens};
+        headway_parallel(threads, (tokens + block - 1) / block, run_block, &call);
+    }
+
+private:
+    static constexpr int64_t block = 64; /* tokens that stay in cache while the panels pass by */
+    struct Call {
+        const Projection *self;
+        const float *x;
+        float *y;
+        int64_t tokens;
+    };
+
+    static void run_block(void *context, int64_t task, int)
+    {
+        const Call &call = *static_cast<const Call *>(context);
+        const Projection &self = *call.self;
+        const int64_t token = task * block;
+        headway_gemm gemm{};
+        gemm.m = std::min(block, call.tokens - token);
+        gemm.k = self.inputs_;
+        gemm.a = call.x + token * self.inputs_;
+        gemm.a_row = self.inputs_;
+        gemm.a_col = 1;
+        gemm.c_row = self.outputs_;
+        for (int64_t panel = 0; panel < self.panels_; panel++)
+            self.run_panel(gemm, panel, call.y + token * self.outputs_);
+    }
+
+    /* The last panel may be narrower; its vectors past the outputs count nothing. */
+    void run_panel(headway_gemm &gemm, int64_t panel, float *y) const
+    {
+        int count[HEADWAY_MAX_VECTORS];
+        const int64_t first = panel * width_;
+        for (int v = 0; v < row_->vectors; v++) {
+            const int64_t left = outputs_ - first - v * row_->lanes;
+            count[v] = int(std::clamp<int64_t>(left, 0, row_->lanes));
+            gemm.c[v] = count[v] ? y + first + v * row_->lanes : y;
+        }
+        gemm.vectors = row_->vectors;
+        gemm.b = packed_.get() + panel * inputs_ * width_;
+        gemm.bias = bias_.get() + first;
+        gemm.count = first + width_ > outputs_ ? count : nullptr;
+        row_->gemm(&gemm);
+    }
+
+    const headway_row *row_;
+    int64_t outputs_, inputs_;
+    int width_;
+    int64_t panels_;
+    Floats packed_, bias_;
+};
+
+/* The unfused layer: projections into dense Q, K and V, the unfused attention, a projection. */
 class UnfusedLayer
 {
-  public:
+public:
     UnfusedLayer(const headway_row *row, int threads, const Data &data)
-        : row_(row), threads_(threads), data_(data), attention_(row, threads, data.shape),
-          q_(pack(data.q, data.E, data.shape.Hq * data.shape.D)),
-          k_(pack(data.k, data.E, data.shape.Hkv * data.shape.D)),
-          v_(pack(data.v, data.E, data.shape.Hkv * data.shape.Dv)),
-          o_(pack(data.o, data.shape.Hq * data.shape.Dv, data.E)),
+        : threads_(threads), data_(data), attention_(row, threads, data.shape), q_(row, data.q),
+          k_(row, data.k), v_(row, data.v), o_(row, data.o),
           query_(bench::floats(data.shape.B * data.shape.Lq * data.shape.Hq * data.shape.D)),
           key_(bench::floats(data.shape.B * data.shape.Lk * data.shape.Hkv * data.shape.D)),
           value_(bench::floats(data.shape.B * data.shape.Lk * data.shape.Hkv * data.shape.Dv)),
@@ -126,11 +198,11 @@ class UnfusedLayer
     {
         const Shape &shape = data_.shape;
         const float *key = data_.key_or_null ? data_.key.get() : data_.query.get();
-        project(q_, data_.query.get(), query_.get(), shape.B * shape.Lq);
-        project(k_, key, key_.get(), shape.B * shape.Lk);
-        project(v_, key, value_.get(), shape.B * shape.Lk);
+        q_.run(threads_, data_.query.get(), query_.get(), shape.B * shape.Lq);
+        k_.run(threads_, key, key_.get(), shape.B * shape.Lk);
+        v_.run(threads_, key, value_.get(), shape.B * shape.Lk);
         attention_.run(query_.get(), key_.get(), value_.get(), heads_.get());
-        project(o_, heads_.get(), out, shape.B * shape.Lq);
+        o_.run(threads_, heads_.get(), out, shape.B * shape.Lq);
     }
 
     int64_t bytes() const
@@ -139,48 +211,11 @@ class UnfusedLayer
         return attention_.bytes() + 4 * s.B * (s.D + s.Dv) * (s.Lq * s.Hq + s.Lk * s.Hkv);
     }
 
-  private:
-    struct Packed {
-        headway_linear linear;
-        Floats room;
-    };
-
-    Packed pack(const Weight &weight, int64_t inputs, int64_t outputs) const
-    {
-        Packed packed{};
-        int64_t count = 0;
-        headway_weight_view view{};
-        std::vector<float> zeros(size_t(inputs), 0.0f), spare(size_t(inputs * HEADWAY_MAX_WIDTH));
-        if (headway_linear_plan(&packed.linear, row_, inputs, 1, outputs, 1, &count) != 0)
-            std::abort();
-        packed.room = bench::floats(count);
-        view.data = weight.matrix.get();
-        view.channel_stride = inputs;
-        view.input_stride = 1;
-        view.bias = weight.bias.get();
-        view.bias_channel = 1;
-        headway_linear_pack(&packed.linear, row_, &view, packed.room.get(), zeros.data());
-        return packed;
-    }
-
-    void project(const Packed &packed, const float *x, float *y, int64_t rows) const
-    {
-        headway_linear_job job{};
-        job.linear = &packed.linear;
-        job.x = x;
-        job.x_row = packed.linear.inputs;
-        job.y = y;
-        job.y_row = packed.linear.size;
-        job.batch = 1;
-        job.rows = rows;
-        headway_linear_run(row_, threads_, &job, 1);
-    }
-
-    const headway_row *row_;
+private:
     int threads_;
     const Data &data_;
     bench::Unfused attention_;
-    Packed q_, k_, v_, o_;
+    Projection q_, k_, v_, o_;
     Floats query_, key_, value_, heads_;
 };
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 extern "C" {
-#include "api/engine.h"
 #include "cpu/kernels.h"
 #include "oracle/onednn.h"
 }
