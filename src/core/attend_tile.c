@@ -7,8 +7,6 @@
 #include "core/attend.h"
 #include "core/lse.h"
 
-#define LINE_FLOATS 16 /* a cache line of 64 bytes */
-
 /* Scratch of one tile, in the worker's slice. */
 struct tile {
     const struct headway_problem *p;
@@ -139,12 +137,12 @@ static int attend_segment(const struct tile *t, int64_t begin, int64_t end, cons
     }
     for (int64_t block = begin; block < end; block += HEADWAY_KEY_BLOCK) {
         const int64_t stop = block + HEADWAY_KEY_BLOCK < end ? block + HEADWAY_KEY_BLOCK : end;
-        const int64_t start = block > t->lanes.first_min ? block : t->lanes.first_min;
-        const int count = (int)((stop < t->lanes.last_max ? stop : t->lanes.last_max) - start);
+        int64_t start = block > t->lanes.first_min ? block : t->lanes.first_min;
+        int count = (int)((stop < t->lanes.last_max ? stop : t->lanes.last_max) - start);
         if (count <= 0)
             continue;
         const enum headway_block kind =
-            headway_mask_block(t->p, t->row, &t->lanes, start, count, t->lines, t->bias);
+            headway_mask_block(t->p, t->row, &t->lanes, &start, &count, t->lines, t->bias);
         if (kind == HEADWAY_BLOCK_SKIP)
             continue;
         scores_of(t, start, count);

@@ -67,96 +67,114 @@ static int distinct_lines(const struct headway_problem *p, const struct headway_
     return p->mask.row == 0 && (p->mask.head == 0 || p->group == 1) ? 1 : l->n;
 }
 
-/* bias[j][lane] = lines[lane][j], one line spread over all lanes when there is only one. */
-static void spread(const struct headway_row *row, const struct headway_lanes *l, int lines_used,
-                   const float *const *lines, int count, float *bias)
+/* line[j] = 0 or -inf; returns how many are -inf. */
+static inline int expand_bool(const unsigned char *m, ptrdiff_t stride, int count, float *line)
 {
-    if (lines_used == l->n) {
-        row->pack(bias, l->width, lines, l->n, count, 1.0f);
+    int out = 0;
+    for (int j = 0; j < count; j++) {
+        const int excluded = m[j * stride] == 0;
+        line[j] = excluded ? -INFINITY : 0.0f;
+        out += excluded;
+    }
+    return out;
+}
+
+/* Points at[] to the mask's lines for keys start .. start + count - 1 as floats: in place where they
+ * are that, else converted into `lines`. fewest and most: keys that a bool line excludes. */
+static void read_lines(const struct headway_problem *p, const struct headway_lanes *l, int used,
+                       int64_t start, int count, float *lines, const float **at, int *fewest,
+                       int *most)
+{
+    const ptrdiff_t stride = p->mask.key;
+    *fewest = count;
+    *most = 0;
+    for (int lane = 0; lane < used; lane++) {
+        const ptrdiff_t offset = mask_start(p, l, lane, start);
+        float *line = lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
+        at[lane] = line;
+        if (p->mask.kind == HEADWAY_MASK_BOOL) {
+            const unsigned char *m = (const unsigned char *)p->mask.data + offset;
+            /* The constant lets the compiler see that bytes follow each other. */
+            const int out =
+                stride == 1 ? expand_bool(m, 1, count, line) : expand_bool(m, stride, count, line);
+            *fewest = out < *fewest ? out : *fewest;
+            *most = out > *most ? out : *most;
+            continue;
+        }
+        const float *m = (const float *)p->mask.data + offset;
+        if (stride == 1)
+            at[lane] = m;
+        else
+            for (int j = 0; j < count; j++)
+                line[j] = m[j * stride];
+    }
+}
+
+/* The keys low .. high - 1 that some line does not exclude; low == high when there is none. */
+static void seen_keys(const float *const *at, int used, int count, int *low, int *high)
+{
+    *low = count;
+    *high = 0;
+    for (int lane = 0; lane < used; lane++) {
+        int j = 0;
+        while (j < *low && at[lane][j] == -INFINITY)
+            j++;
+        *low = j;
+    }
+    for (int lane = 0; lane < used; lane++) {
+        int j = count;
+        while (j > *high && at[lane][j - 1] == -INFINITY)
+            j--;
+        *high = j;
+    }
+    if (*low == count)
+        *high = count;
+}
+
+/* bias[j][lane] = at[lane][j], one line spread over all lanes when there is only one. */
+static void spread(const struct headway_row *row, const struct headway_lanes *l, int used,
+                   const float *const *at, int count, float *bias)
+{
+    if (used == l->n) {
+        row->pack(bias, l->width, at, l->n, count, 1.0f);
         return;
     }
     for (int j = 0; j < count; j++)
         for (int lane = 0; lane < l->width; lane++)
-            bias[(ptrdiff_t)j * l->width + lane] = lines[0][j];
+            bias[(ptrdiff_t)j * l->width + lane] = at[0][j];
 }
 
-static enum headway_block bool_block(const struct headway_problem *p, const struct headway_row *row,
-                                     const struct headway_lanes *l, int64_t start, int count,
-                                     float *lines, float *bias)
+/* A float mask of a line for every row is read once, so each block waits for it: the next one's is
+ * asked for a block ahead. */
+static void prefetch_lines(const float *const *at, int used, int count)
 {
-    const ptrdiff_t key_stride = p->mask.key;
-    const int used = distinct_lines(p, l);
-    const float *at[HEADWAY_MAX_WIDTH];
-    int some = 0, all = 1;
-
-    for (int lane = 0; lane < used; lane++) {
-        const unsigned char *m =
-            (const unsigned char *)p->mask.data + mask_start(p, l, lane, start);
-        float *line = lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
-        int any = 0, every = 1;
-        for (int j = 0; j < count; j++) {
-            const int attend = m[j * key_stride] != 0;
-            any |= attend;
-            every &= attend;
-            line[j] = attend ? 0.0f : -INFINITY;
-        }
-        some |= any;
-        all &= every;
-        at[lane] = line;
-    }
-    if (!some)
-        return HEADWAY_BLOCK_SKIP;
-    if (all)
-        return HEADWAY_BLOCK_PLAIN;
-    spread(row, l, used, at, count, bias);
-    return HEADWAY_BLOCK_BIAS;
-}
-
-static int excludes_all(const float *line, int count)
-{
-    for (int j = 0; j < count; j++)
-        if (!(line[j] == -INFINITY))
-            return 0;
-    return 1;
-}
-
-static enum headway_block float_block(const struct headway_problem *p,
-                                      const struct headway_row *row, const struct headway_lanes *l,
-                                      int64_t start, int count, float *lines, float *bias)
-{
-    const ptrdiff_t key_stride = p->mask.key;
-    const int used = distinct_lines(p, l);
-    const float *at[HEADWAY_MAX_WIDTH];
-    int skip = 1;
-
-    for (int lane = 0; lane < used; lane++) {
-        const float *m = (const float *)p->mask.data + mask_start(p, l, lane, start);
-        if (key_stride == 1) {
-            at[lane] = m;
-        } else {
-            float *line = lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
-            for (int j = 0; j < count; j++)
-                line[j] = m[j * key_stride];
-            at[lane] = line;
-        }
-        skip = skip && excludes_all(at[lane], count);
-    }
-    if (skip)
-        return HEADWAY_BLOCK_SKIP;
-    spread(row, l, used, at, count, bias);
-    return HEADWAY_BLOCK_BIAS;
+    for (int lane = 0; lane < used; lane++)
+        for (int j = 0; j < count; j += LINE_FLOATS)
+            __builtin_prefetch(at[lane] + HEADWAY_KEY_BLOCK + j, 0, 2);
 }
 
 enum headway_block headway_mask_block(const struct headway_problem *problem,
                                       const struct headway_row *row, const struct headway_lanes *l,
-                                      int64_t start, int count, float *lines, float *bias)
+                                      int64_t *start, int *count, float *lines, float *bias)
 {
-    switch (problem->mask.kind) {
-    case HEADWAY_MASK_BOOL:
-        return bool_block(problem, row, l, start, count, lines, bias);
-    case HEADWAY_MASK_F32:
-        return float_block(problem, row, l, start, count, lines, bias);
-    default:
+    const float *at[HEADWAY_MAX_WIDTH];
+    int low, high, fewest, most;
+    if (problem->mask.kind == HEADWAY_MASK_NONE)
         return HEADWAY_BLOCK_PLAIN;
-    }
+    const int used = distinct_lines(problem, l);
+    read_lines(problem, l, used, *start, *count, lines, at, &fewest, &most);
+    seen_keys(at, used, *count, &low, &high);
+    if (low == high)
+        return HEADWAY_BLOCK_SKIP;
+    if (problem->mask.kind == HEADWAY_MASK_F32 && problem->mask.key == 1 && used > 1)
+        prefetch_lines(at, used, *count);
+    const int left_out = *count - (high - low);
+    *start += low;
+    *count = high - low;
+    if (problem->mask.kind == HEADWAY_MASK_BOOL && fewest == left_out && most == left_out)
+        return HEADWAY_BLOCK_PLAIN;
+    for (int lane = 0; lane < used; lane++)
+        at[lane] += low;
+    spread(row, l, used, at, *count, bias);
+    return HEADWAY_BLOCK_BIAS;
 }
