@@ -28,7 +28,7 @@ static int64_t peak_avx512(int64_t rounds, float *sink)
     const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
     __m512 acc[CHAINS];
     UNROLL for (int i = 0; i < CHAINS; i++)
-        acc[i] = _mm512_set1_ps((float)i);
+        acc[i] = _mm512_set1_ps((float)(i + 2)); /* 1 is where x * a + y stands still */
     for (int64_t r = 0; r < rounds; r++)
         UNROLL for (int i = 0; i < CHAINS; i++)
             acc[i] = _mm512_fmadd_ps(acc[i], x, y);
