@@ -28,6 +28,11 @@
 #define LANES 16
 #define MAX_ROWS 12
 
+/* Bounds by constants: clang 14 leaves sums in memory where a parameter is the loop's bound. */
+#define EACH_ROW(r, rows) UNROLL for (int r = 0; r < MAX_ROWS; r++) if (r < rows)
+#define EACH_VECTOR(v, vectors) \
+    UNROLL for (int v = 0; v < HEADWAY_MAX_VECTORS; v++) if (v < vectors)
+
 static inline __mmask16 tail_mask(const struct headway_gemm *g, int v)
 {
     return (__mmask16)((1u << g->count[v]) - 1);
@@ -43,52 +48,52 @@ static inline __attribute__((always_inline)) void tile(const int rows, const int
     const float *b = g->b;
 
     if (g->accumulate) {
-        UNROLL for (int r = 0; r < rows; r++) {
-            UNROLL for (int v = 0; v < vectors; v++) {
+        EACH_ROW(r, rows) {
+            EACH_VECTOR(v, vectors) {
                 const float *c = g->c[v] + (i + r) * g->c_row;
                 acc[r][v] = g->count ? _mm512_maskz_loadu_ps(tail_mask(g, v), c)
                                      : _mm512_loadu_ps(c);
             }
         }
         if (g->scale) {
-            UNROLL for (int v = 0; v < vectors; v++) {
+            EACH_VECTOR(v, vectors) {
                 const __m512 scale = _mm512_loadu_ps(g->scale + v * LANES);
-                UNROLL for (int r = 0; r < rows; r++)
+                EACH_ROW(r, rows)
                     acc[r][v] = _mm512_mul_ps(acc[r][v], scale);
             }
         }
     } else {
-        UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int v = 0; v < vectors; v++)
+        EACH_ROW(r, rows)
+            EACH_VECTOR(v, vectors)
                 acc[r][v] = _mm512_setzero_ps();
     }
 
     UNROLL_TWICE for (int64_t p = g->k; p > 0; p--) {
         __m512 line[HEADWAY_MAX_VECTORS];
-        UNROLL for (int v = 0; v < vectors; v++)
+        EACH_VECTOR(v, vectors)
             line[v] = _mm512_loadu_ps(b + v * LANES);
-        UNROLL for (int r = 0; r < rows; r++) {
+        EACH_ROW(r, rows) {
             const __m512 x = _mm512_set1_ps(a[r * a_row]);
-            UNROLL for (int v = 0; v < vectors; v++)
+            EACH_VECTOR(v, vectors)
                 acc[r][v] = _mm512_fmadd_ps(x, line[v], acc[r][v]);
         }
         a += a_col;
         b += vectors * LANES;
     }
 
-    UNROLL for (int v = 0; v < vectors; v++) {
+    EACH_VECTOR(v, vectors) {
         float *c = g->c[v] + i * g->c_row;
         if (g->bias) {
             const __m512 bias = _mm512_loadu_ps(g->bias + v * LANES);
-            UNROLL for (int r = 0; r < rows; r++)
+            EACH_ROW(r, rows)
                 acc[r][v] = _mm512_add_ps(acc[r][v], bias);
         }
         if (g->count && g->count[v] < LANES) {
             const __mmask16 mask = tail_mask(g, v);
-            UNROLL for (int r = 0; r < rows; r++)
+            EACH_ROW(r, rows)
                 _mm512_mask_storeu_ps(c + r * g->c_row, mask, acc[r][v]);
         } else {
-            UNROLL for (int r = 0; r < rows; r++)
+            EACH_ROW(r, rows)
                 _mm512_storeu_ps(c + r * g->c_row, acc[r][v]);
         }
     }
