@@ -6,6 +6,9 @@ if(HEADWAY_SANITIZE)
         -fsanitize=${HEADWAY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(headway_sanitize INTERFACE -fsanitize=${HEADWAY_SANITIZE})
 endif()
+if(HEADWAY_FUZZ)
+    target_compile_options(headway_sanitize INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 add_library(headway_flags INTERFACE)
 # Contraction would fuse what the source keeps apart: other bits on machines with fma.
