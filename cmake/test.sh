@@ -11,6 +11,6 @@ needs $needs_test
 cmake --preset release -DHEADWAY_REQUIRE="${HEADWAY_REQUIRE:-}"
 cmake --build --preset release --parallel "$(nproc)"
 failed=0
-ctest --preset release || failed=1
+ctest --preset release --parallel "$(nproc)" || failed=1
 print_skips build/release
 exit $failed
