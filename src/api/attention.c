@@ -89,10 +89,13 @@ static headway_status check_outputs(const headway_engine *engine,
     const headway_tensor *inputs[] = {query, key, value, params ? params->mask : NULL};
     const char *names[] = {"query", "key", "value", "mask"};
     const headway_tensor *lse = params ? params->lse : NULL;
+    if (lse)
+        HEADWAY_TRY(headway_check_memory(engine, "lse", lse));
     HEADWAY_TRY(headway_check_distinct(engine, "out", out));
     for (int i = 0; i < 4; i++) {
         if (!inputs[i])
             continue;
+        HEADWAY_TRY(headway_check_memory(engine, names[i], inputs[i]));
         HEADWAY_TRY(headway_check_apart(engine, "out", out, names[i], inputs[i]));
         if (lse)
             HEADWAY_TRY(headway_check_apart(engine, "lse", lse, names[i], inputs[i]));

@@ -99,10 +99,9 @@ headway_status headway_check_tensor(const headway_engine *engine, const char *na
     return HEADWAY_OK;
 }
 
-headway_status headway_check_data(const headway_engine *engine, const char *name,
-                                  const headway_tensor *tensor)
+headway_status headway_check_memory(const headway_engine *engine, const char *name,
+                                    const headway_tensor *tensor)
 {
-    const int last = tensor->rank - 1;
     if (is_empty(tensor))
         return HEADWAY_OK;
     if (!tensor->data)
@@ -110,6 +109,16 @@ headway_status headway_check_data(const headway_engine *engine, const char *name
     if ((uintptr_t)tensor->data % (uintptr_t)dtype_sizes[tensor->dtype] != 0)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is not aligned to its type",
                             name);
+    return HEADWAY_OK;
+}
+
+headway_status headway_check_data(const headway_engine *engine, const char *name,
+                                  const headway_tensor *tensor)
+{
+    const int last = tensor->rank - 1;
+    HEADWAY_TRY(headway_check_memory(engine, name, tensor));
+    if (is_empty(tensor))
+        return HEADWAY_OK;
     if (tensor->shape[last] != 1 && tensor->stride[last] != 1)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: innermost stride %lld, expected 1",
                             name, (long long)tensor->stride[last]);
@@ -151,9 +160,9 @@ static int residues(const headway_tensor *tensor, int64_t step, int64_t *start, 
     const int64_t size = dtype_sizes[tensor->dtype];
     int64_t low = 0, high = size;
     for (int i = 0; i < tensor->rank; i++) {
-        const int64_t stride = tensor->stride[i] * size;
-        if (tensor->shape[i] == 1 || stride % step == 0)
+        if (tensor->shape[i] == 1 || tensor->stride[i] * size % step == 0)
             continue;
+        const int64_t stride = tensor->stride[i] * size;
         if (stride < 0)
             low += (tensor->shape[i] - 1) * stride;
         else
@@ -193,10 +202,10 @@ headway_status headway_check_apart(const headway_engine *engine, const char *out
         b + (uintptr_t)((other_high + 1) * other_size) <= a + (uintptr_t)(low * size))
         return HEADWAY_OK;
     for (int i = 0; i < out->rank; i++)
-        if (apart_modulo(out, other, llabs(out->stride[i]) * size))
+        if (out->shape[i] != 1 && apart_modulo(out, other, llabs(out->stride[i]) * size))
             return HEADWAY_OK;
     for (int i = 0; i < other->rank; i++)
-        if (apart_modulo(out, other, llabs(other->stride[i]) * other_size))
+        if (other->shape[i] != 1 && apart_modulo(out, other, llabs(other->stride[i]) * other_size))
             return HEADWAY_OK;
     return headway_fail(engine, HEADWAY_ERROR_OVERLAP,
                         "%s: overlaps %s, expected memory of its own", out_name, other_name);
@@ -278,11 +287,6 @@ static headway_status check_mask(const headway_engine *engine, const headway_ten
                                 (long long)mask->shape[i], i, (long long)full[axis]);
         stride[axis] = mask->shape[i] == 1 ? 0 : mask->stride[i];
     }
-    if (!mask->data && p->batch && p->query_rows && p->keys)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "mask: data is NULL");
-    if (mask->dtype == HEADWAY_F32 && (uintptr_t)mask->data % sizeof(float) != 0)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "mask: data is not aligned to its type");
     p->mask.kind = mask->dtype == HEADWAY_BOOL ? HEADWAY_MASK_BOOL : HEADWAY_MASK_F32;
     p->mask.data = mask->data;
     p->mask.batch = stride[0];
@@ -327,8 +331,6 @@ headway_status headway_check_params(const headway_engine *engine,
         headway_check_extent(engine, "lse", 1, params->lse->shape[1], p->heads, "query heads"));
     HEADWAY_TRY(
         headway_check_extent(engine, "lse", 2, params->lse->shape[2], p->query_rows, "query rows"));
-    if (!params->lse->data && p->batch && p->query_rows)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "lse: data is NULL");
     HEADWAY_TRY(headway_check_distinct(engine, "lse", params->lse));
     p->lse.data = params->lse->data;
     p->lse.batch = params->lse->stride[0];

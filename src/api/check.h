@@ -24,7 +24,10 @@ headway_status headway_check_size(const headway_engine *engine, const char *name
 headway_status headway_check_tensor(const headway_engine *engine, const char *name,
                                     const headway_tensor *tensor, headway_dtype dtype, int rank,
                                     const char *axes);
-/* Data present (unless empty), innermost stride 1 (unless its extent is 1). */
+/* Data present and aligned to its type (unless empty). */
+headway_status headway_check_memory(const headway_engine *engine, const char *name,
+                                    const headway_tensor *tensor);
+/* The same, and innermost stride 1 (unless its extent is 1). */
 headway_status headway_check_data(const headway_engine *engine, const char *name,
                                   const headway_tensor *tensor);
 /* No two elements share memory. Axes must nest: sorted by stride, each steps over the smaller ones.
@@ -40,7 +43,7 @@ headway_status headway_check_workspace(const headway_engine *engine, const void 
 headway_status headway_check_extent(const headway_engine *engine, const char *name, int axis,
                                     int64_t given, int64_t expected, const char *why);
 
-/* The params' options that do not depend on data layout: into problem (whose sizes are set). */
+/* The params' options into problem (whose sizes are set); data pointers are looked at by the caller. */
 headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
                                     struct headway_problem *problem);

@@ -30,11 +30,9 @@ struct projection {
     int64_t groups, size, inputs;
 };
 
-/* A weight as (groups, size, inputs): rank 2 (outputs, inputs) is split at the head size, rank 3 is
- * taken as it stands; transposed storage has the inputs first. */
-static headway_status view_weight(const headway_engine *engine, const char *name,
-                                  const headway_tensor *weight, int transposed,
-                                  struct projection *p)
+/* Given, and of a rank that view_weight() can split. */
+static headway_status check_weight(const headway_engine *engine, const char *name,
+                                   const headway_tensor *weight)
 {
     if (!weight)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
@@ -43,8 +41,17 @@ static headway_status view_weight(const headway_engine *engine, const char *name
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "%s: rank %d, expected 2 (outputs, inputs) or 3 (heads, size, inputs)",
                             name, weight->rank);
-    HEADWAY_TRY(
-        headway_check_tensor(engine, name, weight, HEADWAY_F32, weight->rank, "(outputs, inputs)"));
+    return headway_check_tensor(engine, name, weight, HEADWAY_F32, weight->rank,
+                                "(outputs, inputs)");
+}
+
+/* A weight as (groups, size, inputs): rank 2 (outputs, inputs) is split at the head size, rank 3 is
+ * taken as it stands; transposed storage has the inputs first. */
+static headway_status view_weight(const headway_engine *engine, const char *name,
+                                  const headway_tensor *weight, int transposed,
+                                  struct projection *p)
+{
+    HEADWAY_TRY(check_weight(engine, name, weight));
     const int in = transposed ? 0 : weight->rank - 1;
     const int channel = transposed ? weight->rank - 1 : weight->rank - 2;
     int64_t outputs = weight->shape[channel];
@@ -69,9 +76,7 @@ static headway_status view_weight(const headway_engine *engine, const char *name
             name, (long long)outputs, (long long)p->inputs, (long long)(p->groups * p->size),
             (long long)p->groups, (long long)p->size,
             transposed ? "; weights are said to be stored transposed" : "");
-    if (!weight->data)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is NULL", name);
-    return HEADWAY_OK;
+    return headway_check_memory(engine, name, weight);
 }
 
 static headway_status view_bias(const headway_engine *engine, const char *name,
@@ -91,8 +96,7 @@ static headway_status view_bias(const headway_engine *engine, const char *name,
                                      bias->rank == 1 ? "the weight's outputs" : "head size"));
     if (bias->rank == 2)
         HEADWAY_TRY(headway_check_extent(engine, name, 0, bias->shape[0], p->groups, "heads"));
-    if (!bias->data)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is NULL", name);
+    HEADWAY_TRY(headway_check_memory(engine, name, bias));
     p->view.bias = bias->data;
     p->view.bias_channel = bias->stride[channel];
     p->view.bias_group = bias->rank == 1 ? p->size * bias->stride[0] : bias->stride[0];
@@ -122,17 +126,14 @@ static headway_status check_fused(const headway_engine *engine, const headway_mh
         headway_check_tensor(engine, "fused weight", fused, HEADWAY_F32, 2, "(outputs, inputs)"));
     HEADWAY_TRY(headway_check_extent(engine, "fused weight", axis, fused->shape[axis], outputs,
                                      "query, key and value rows"));
-    if (!fused->data)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "fused weight: data is NULL");
+    HEADWAY_TRY(headway_check_memory(engine, "fused weight", fused));
     if (!weights->fused_bias)
         return HEADWAY_OK;
     HEADWAY_TRY(headway_check_tensor(engine, "fused bias", weights->fused_bias, HEADWAY_F32, 1,
                                      "(outputs)"));
     HEADWAY_TRY(headway_check_extent(engine, "fused bias", 0, weights->fused_bias->shape[0],
                                      outputs, "the weight's outputs"));
-    if (!weights->fused_bias->data)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "fused bias: data is NULL");
-    return HEADWAY_OK;
+    return headway_check_memory(engine, "fused bias", weights->fused_bias);
 }
 
 /* Query, key, value out of one matrix. */
@@ -172,11 +173,17 @@ static headway_status view_separate(const headway_engine *engine, const headway_
     return HEADWAY_OK;
 }
 
-/* Outputs of a projection weight, whatever its rank; 0 when it can't be told. */
+static headway_status check_separate(const headway_engine *engine,
+                                     const headway_mha_weights *weights)
+{
+    HEADWAY_TRY(check_weight(engine, weight_names[QUERY], weights->query));
+    HEADWAY_TRY(check_weight(engine, weight_names[KEY], weights->key));
+    return check_weight(engine, weight_names[VALUE], weights->value);
+}
+
+/* Outputs of a projection weight of rank 2 or 3; 0 when they don't fit. */
 static int64_t outputs_of(const headway_tensor *weight, int transposed)
 {
-    if (!weight || weight->rank < 2 || weight->rank > 3)
-        return 0;
     const int channel = transposed ? weight->rank - 1 : weight->rank - 2;
     int64_t outputs = weight->shape[channel];
     if (weight->rank == 3 && !headway_mul(outputs, weight->shape[transposed ? 1 : 0], &outputs))
@@ -206,6 +213,11 @@ static headway_status sizes_of(const headway_engine *engine, const headway_mha_c
             "config: head_size %lld, value_head_size %lld, expected 0 (from the weights) to "
             "2^30",
             (long long)config->head_size, (long long)config->value_head_size);
+    if (fused)
+        HEADWAY_TRY(headway_check_tensor(engine, "fused weight", weights->fused, HEADWAY_F32, 2,
+                                         "(outputs, inputs)"));
+    else
+        HEADWAY_TRY(check_separate(engine, weights));
     layer->size = config->head_size;
     if (!layer->size)
         layer->size = fused ? outputs_of(weights->fused, config->transposed) /
@@ -414,12 +426,14 @@ static headway_status check_forward(const headway_mha *layer,
     HEADWAY_TRY(headway_check_extent(engine, "out", 2, out->shape[2], layer->linear[OUT].size,
                                      "the out weight's outputs"));
     HEADWAY_TRY(headway_check_data(engine, "out", out));
+    if (lse)
+        HEADWAY_TRY(headway_check_memory(engine, "lse", lse));
     HEADWAY_TRY(headway_check_distinct(engine, "out", out));
     for (int i = 0; i < 4; i++) {
         if (!inputs[i])
             continue;
-        if (i < 3)
-            HEADWAY_TRY(headway_check_data(engine, names[i], inputs[i]));
+        HEADWAY_TRY(i < 3 ? headway_check_data(engine, names[i], inputs[i])
+                          : headway_check_memory(engine, names[i], inputs[i]));
         HEADWAY_TRY(headway_check_apart(engine, "out", out, names[i], inputs[i]));
         if (lse)
             HEADWAY_TRY(headway_check_apart(engine, "lse", lse, names[i], inputs[i]));
