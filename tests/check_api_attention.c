@@ -1,0 +1,477 @@
+/* The arguments of headway_attention() and of the two functions that take the same ones. */
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "check_api.h"
+
+enum { B = 2, LQ = 3, LK = 5, HQ = 4, HKV = 2, D = 8, DV = 6, FLOATS = 2000, UNTOUCHED = 4242 };
+
+struct fixture {
+    headway_attention_params params;
+    headway_tensor query, key, value, out, mask, lse;
+    const headway_engine *engine;
+    const headway_attention_params *params_at;
+    const headway_tensor *query_at, *key_at, *value_at, *out_at;
+    float scale;
+    int64_t offsets[B], query_lengths[B], key_lengths[B];
+    float memory[FLOATS]; /* all operands, one after the other */
+    _Alignas(64) unsigned char workspace[1 << 20];
+    void *workspace_at;
+    size_t bytes;
+    size_t *bytes_at;
+    char text[4000];
+    char *text_at;
+    size_t text_size;
+};
+
+static struct fixture f;
+
+static void reset(void)
+{
+    static const int64_t query[4] = {B, LQ, HQ, D}, key[4] = {B, LK, HKV, D}, value[4] = {B, LK, HKV, DV},
+                         out[4] = {B, LQ, HQ, DV}, mask[4] = {B, HQ, LQ, LK}, lse[3] = {B, HQ, LQ};
+    const headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    f.params = params;
+    f.params_at = &f.params;
+    f.query = headway_tensor_dense(f.memory, HEADWAY_F32, 4, query);
+    f.key = headway_tensor_dense(f.memory + 200, HEADWAY_F32, 4, key);
+    f.value = headway_tensor_dense(f.memory + 400, HEADWAY_F32, 4, value);
+    f.mask = headway_tensor_dense(f.memory + 600, HEADWAY_F32, 4, mask);
+    f.lse = headway_tensor_dense(f.memory + 800, HEADWAY_F32, 3, lse);
+    f.out = headway_tensor_dense(f.memory + 1000, HEADWAY_F32, 4, out);
+    f.query_at = &f.query;
+    f.key_at = &f.key;
+    f.value_at = &f.value;
+    f.out_at = &f.out;
+    f.params.mask = &f.mask;
+    f.params.lse = &f.lse;
+    f.engine = engine;
+    f.scale = 0.5f;
+    for (int b = 0; b < B; b++) {
+        f.offsets[b] = 1;
+        f.query_lengths[b] = LQ;
+        f.key_lengths[b] = LK - b;
+    }
+    for (int i = 0; i < FLOATS; i++)
+        f.memory[i] = 0.01f * (float)(i % 17);
+    f.workspace_at = f.workspace;
+    f.bytes = UNTOUCHED;
+    f.bytes_at = &f.bytes;
+    memset(f.text, '#', sizeof f.text);
+    f.text_at = f.text;
+    f.text_size = sizeof f.text;
+}
+
+/* Which functions look at the argument. */
+enum { WORKSPACE = 1, CALL = 2, EXPLAIN = 4, ALL = 7 };
+
+static headway_status ask_workspace(void)
+{
+    return headway_attention_workspace(f.engine, f.params_at, f.query_at, f.key_at, f.value_at, f.bytes_at);
+}
+
+static headway_status call(size_t bytes)
+{
+    return headway_attention(f.engine, f.params_at, f.query_at, f.key_at, f.value_at, f.out_at,
+                             f.workspace_at, bytes);
+}
+
+static headway_status explain(void)
+{
+    return headway_attention_explain(f.engine, f.params_at, f.query_at, f.key_at, f.value_at, f.text_at,
+                                     f.text_size);
+}
+
+struct bad {
+    const char *name;
+    void (*spoil)(void);
+    headway_status status;
+    const char *words;
+    int where;
+};
+
+static void try_bad(const struct bad *bad)
+{
+    static float before[FLOATS];
+    if (!check_case("attention: %s", bad->name))
+        return;
+    for (int where = WORKSPACE; where <= EXPLAIN; where *= 2) {
+        reset();
+        bad->spoil();
+        memcpy(before, f.memory, sizeof before);
+        memset(f.workspace, 0x5a, sizeof f.workspace);
+        const headway_status status = where == WORKSPACE ? ask_workspace()
+                                      : where == CALL    ? call(sizeof f.workspace)
+                                                         : explain();
+        if (bad->where & where) {
+            expect_error(status, bad->status, f.engine ? bad->words : "");
+            CHECK(f.bytes == UNTOUCHED, "*bytes was written");
+            CHECK(f.text[0] == '#', "the text was written");
+            CHECK(memcmp(before, f.memory, sizeof before) == 0, "an operand was written");
+            for (size_t i = 0; i < sizeof f.workspace; i += 997)
+                CHECK(f.workspace[i] == 0x5a, "the workspace was written");
+        } else {
+            CHECK(status == HEADWAY_OK, "function %d: %s", where, headway_status_text(status));
+        }
+    }
+}
+
+#define BAD(name, ...)       \
+    static void name(void)   \
+    {                        \
+        __VA_ARGS__;         \
+    }
+
+BAD(no_engine, f.engine = NULL)
+BAD(no_query, f.query_at = NULL)
+BAD(no_key, f.key_at = NULL)
+BAD(no_value, f.value_at = NULL)
+BAD(no_out, f.out_at = NULL)
+BAD(no_bytes, f.bytes_at = NULL)
+BAD(no_text, f.text_at = NULL)
+BAD(no_room, f.text_size = 0)
+BAD(size_0, f.params.size = 0)
+BAD(size_small, f.params.size -= 1)
+BAD(size_large, f.params.size += 8)
+BAD(query_rank, f.query.rank = 3)
+BAD(key_rank, f.key.rank = 5)
+BAD(value_rank, f.value.rank = 0)
+BAD(out_rank, f.out.rank = -1)
+BAD(query_f16, f.query.dtype = HEADWAY_F16)
+BAD(key_bf16, f.key.dtype = HEADWAY_BF16)
+BAD(value_bool, f.value.dtype = HEADWAY_BOOL)
+BAD(out_f16, f.out.dtype = HEADWAY_F16)
+BAD(query_type, f.query.dtype = (headway_dtype)99)
+BAD(out_type, f.out.dtype = (headway_dtype)-1)
+BAD(query_negative, f.query.shape[1] = -1)
+BAD(key_negative, f.key.shape[1] = f.value.shape[1] = -5)
+BAD(value_negative, f.value.shape[3] = -1)
+BAD(query_least, f.query.shape[0] = INT64_MIN)
+BAD(no_size, f.query.shape[3] = f.key.shape[3] = 0)
+BAD(no_heads, f.query.shape[2] = 0)
+BAD(no_kv_heads, f.key.shape[2] = f.value.shape[2] = 0)
+BAD(three_heads, f.query.shape[2] = 3)
+BAD(more_kv_heads, f.key.shape[2] = f.value.shape[2] = 8)
+BAD(key_batch, f.key.shape[0] = 1)
+BAD(key_size, f.key.shape[3] = 7)
+BAD(value_batch, f.value.shape[0] = 3)
+BAD(value_length, f.value.shape[1] = 4)
+BAD(value_heads, f.value.shape[2] = 1)
+BAD(out_batch, f.out.shape[0] = 1)
+BAD(out_rows, f.out.shape[1] = 2)
+BAD(out_heads, f.out.shape[2] = 2)
+BAD(out_size, f.out.shape[3] = D)
+BAD(query_far, f.query.stride[1] = INT64_MAX)
+BAD(key_far, f.key.stride[0] = INT64_MIN)
+BAD(value_far, f.value.stride[2] = INT64_C(1) << 61)
+BAD(out_far, f.out.stride[0] = -(INT64_C(1) << 60))
+BAD(key_product, f.key.shape[1] = f.value.shape[1] = INT64_MAX / 4)
+BAD(sums_far, f.query.stride[0] = INT64_C(1) << 59; f.query.stride[1] = INT64_C(1) << 59)
+BAD(query_data, f.query.data = NULL)
+BAD(key_data, f.key.data = NULL)
+BAD(value_data, f.value.data = NULL)
+BAD(out_data, f.out.data = NULL)
+BAD(query_odd, f.query.data = (char *)f.query.data + 1)
+BAD(out_odd, f.out.data = (char *)f.out.data + 2)
+BAD(query_inner, f.query.stride[3] = 2)
+BAD(key_inner, f.key.stride[3] = 0)
+BAD(value_inner, f.value.stride[3] = -1)
+BAD(out_inner, f.out.stride[3] = 2)
+BAD(out_rows_one, f.out.stride[1] = 0)
+BAD(out_heads_close, f.out.stride[2] = DV - 1)
+BAD(out_batch_close, f.out.stride[0] = DV)
+BAD(out_folded, f.out.stride[2] = -DV; f.out.stride[1] = DV)
+BAD(out_is_query, f.out.data = f.query.data)
+BAD(out_is_key, f.out.data = (float *)f.key.data + 100)
+BAD(out_is_value, f.out.data = (float *)f.value.data - 100)
+BAD(out_is_mask, f.out.data = (float *)f.mask.data + 119)
+BAD(out_is_lse, f.out.data = (float *)f.lse.data + 23)
+BAD(lse_is_query, f.lse.data = f.query.data)
+BAD(lse_is_key, f.lse.data = (float *)f.key.data + 159)
+BAD(lse_is_value, f.lse.data = f.value.data)
+BAD(lse_is_mask, f.lse.data = f.mask.data)
+BAD(lse_shape, f.lse.shape[2] = LQ + 1)
+BAD(lse_turned, f.lse.shape[1] = LQ; f.lse.shape[2] = HQ)
+BAD(lse_batch, f.lse.shape[0] = 1)
+BAD(lse_rank, f.lse.rank = 2)
+BAD(lse_f16, f.lse.dtype = HEADWAY_F16)
+BAD(lse_stride_0, f.lse.stride[0] = 0)
+BAD(lse_data, f.lse.data = NULL)
+BAD(lse_odd, f.lse.data = (char *)f.lse.data + 1)
+BAD(mask_rank_0, f.mask.rank = 0)
+BAD(mask_rank_3, f.mask.rank = 3)
+BAD(mask_rank_5, f.mask.rank = 5)
+BAD(mask_f16, f.mask.dtype = HEADWAY_F16)
+BAD(mask_type, f.mask.dtype = (headway_dtype)7)
+BAD(mask_keys, f.mask.shape[3] = LK - 1)
+BAD(mask_rows, f.mask.shape[2] = 2)
+BAD(mask_heads, f.mask.shape[1] = HKV)
+BAD(mask_batch, f.mask.shape[0] = 3)
+BAD(mask_negative, f.mask.shape[0] = -1)
+BAD(mask_none, f.mask.shape[3] = 0)
+BAD(mask_2, f.mask.rank = 2; f.mask.shape[0] = LK; f.mask.shape[1] = LQ)
+BAD(mask_1, f.mask.rank = 1; f.mask.shape[0] = LQ)
+BAD(mask_data, f.mask.data = NULL)
+BAD(mask_odd, f.mask.data = (char *)f.mask.data + 3)
+BAD(mask_far, f.mask.stride[2] = INT64_MAX)
+BAD(query_length_negative, f.query_lengths[1] = -1; f.params.query_lengths = f.query_lengths)
+BAD(query_length_large, f.query_lengths[0] = LQ + 1; f.params.query_lengths = f.query_lengths)
+BAD(key_length_negative, f.key_lengths[0] = INT64_MIN; f.params.key_lengths = f.key_lengths)
+BAD(key_length_large, f.key_lengths[1] = LK + 1; f.params.key_lengths = f.key_lengths)
+BAD(causal_unknown, f.params.causal = (headway_causal)4)
+BAD(causal_negative, f.params.causal = (headway_causal)-1)
+BAD(offsets_missing, f.params.causal = HEADWAY_CAUSAL_OFFSETS)
+BAD(offsets_alone, f.params.causal_offsets = f.offsets)
+BAD(offsets_besides, f.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT; f.params.causal_offsets = f.offsets)
+BAD(scale_nan, f.scale = NAN; f.params.scale = &f.scale)
+BAD(scale_inf, f.scale = -INFINITY; f.params.scale = &f.scale)
+BAD(workspace_missing, f.workspace_at = NULL)
+BAD(workspace_odd, f.workspace_at = f.workspace + 32)
+
+#define ARGUMENT HEADWAY_ERROR_ARGUMENT
+#define OVERLAP HEADWAY_ERROR_OVERLAP
+#define MEMORY HEADWAY_ERROR_MEMORY
+#define UNSUPPORTED HEADWAY_ERROR_UNSUPPORTED
+#define CASE(name, status, words, where) {#name, name, status, words, where}
+
+static const struct bad bads[] = {
+    CASE(no_engine, ARGUMENT, "", ALL),
+    CASE(no_query, ARGUMENT, "query: NULL", ALL),
+    CASE(no_key, ARGUMENT, "key: NULL", ALL),
+    CASE(no_value, ARGUMENT, "value: NULL", ALL),
+    CASE(no_out, ARGUMENT, "out: NULL", CALL),
+    CASE(no_bytes, ARGUMENT, "bytes: NULL", WORKSPACE),
+    CASE(no_text, ARGUMENT, "text", EXPLAIN),
+    CASE(no_room, ARGUMENT, "text", EXPLAIN),
+    CASE(size_0, ARGUMENT, "params: size 0", ALL),
+    CASE(size_small, ARGUMENT, "params: size", ALL),
+    CASE(size_large, ARGUMENT, "params: size", ALL),
+    CASE(query_rank, ARGUMENT, "query: rank 3", ALL),
+    CASE(key_rank, ARGUMENT, "key: rank 5", ALL),
+    CASE(value_rank, ARGUMENT, "value: rank 0", ALL),
+    CASE(out_rank, ARGUMENT, "out: rank -1", CALL),
+    CASE(query_f16, UNSUPPORTED, "query: dtype F16", ALL),
+    CASE(key_bf16, UNSUPPORTED, "key: dtype BF16", ALL),
+    CASE(value_bool, UNSUPPORTED, "value: dtype BOOL", ALL),
+    CASE(out_f16, UNSUPPORTED, "out: dtype F16", CALL),
+    CASE(query_type, ARGUMENT, "query: dtype", ALL),
+    CASE(out_type, ARGUMENT, "out: dtype", CALL),
+    CASE(query_negative, ARGUMENT, "query: extent -1", ALL),
+    CASE(key_negative, ARGUMENT, "key: extent -5", ALL),
+    CASE(value_negative, ARGUMENT, "value: extent -1", ALL),
+    CASE(query_least, ARGUMENT, "query: extent", ALL),
+    CASE(no_size, ARGUMENT, "head size 0", ALL),
+    CASE(no_heads, ARGUMENT, "heads", ALL),
+    CASE(no_kv_heads, ARGUMENT, "0 heads", ALL),
+    CASE(three_heads, ARGUMENT, "2 heads for 3 query heads", ALL),
+    CASE(more_kv_heads, ARGUMENT, "8 heads for 4 query heads", ALL),
+    CASE(key_batch, ARGUMENT, "key: extent 1 on axis 0", ALL),
+    CASE(key_size, ARGUMENT, "key: extent 7 on axis 3", ALL),
+    CASE(value_batch, ARGUMENT, "value: extent 3 on axis 0", ALL),
+    CASE(value_length, ARGUMENT, "value: extent 4 on axis 1", ALL),
+    CASE(value_heads, ARGUMENT, "value: extent 1 on axis 2", ALL),
+    CASE(out_batch, ARGUMENT, "out: extent 1 on axis 0", CALL),
+    CASE(out_rows, ARGUMENT, "out: extent 2 on axis 1", CALL),
+    CASE(out_heads, ARGUMENT, "out: extent 2 on axis 2", CALL),
+    CASE(out_size, ARGUMENT, "out: extent 8 on axis 3", CALL),
+    CASE(query_far, MEMORY, "query", ALL),
+    CASE(key_far, MEMORY, "key", ALL),
+    CASE(value_far, MEMORY, "value", ALL),
+    CASE(out_far, MEMORY, "out", CALL),
+    CASE(key_product, MEMORY, "key", ALL),
+    CASE(sums_far, MEMORY, "query", ALL),
+    CASE(query_data, ARGUMENT, "query: data is NULL", CALL),
+    CASE(key_data, ARGUMENT, "key: data is NULL", CALL),
+    CASE(value_data, ARGUMENT, "value: data is NULL", CALL),
+    CASE(out_data, ARGUMENT, "out: data is NULL", CALL),
+    CASE(query_odd, ARGUMENT, "query: data is not aligned", CALL),
+    CASE(out_odd, ARGUMENT, "out: data is not aligned", CALL),
+    CASE(query_inner, ARGUMENT, "query: innermost stride 2", CALL),
+    CASE(key_inner, ARGUMENT, "key: innermost stride 0", CALL),
+    CASE(value_inner, ARGUMENT, "value: innermost stride -1", CALL),
+    CASE(out_inner, ARGUMENT, "out: innermost stride 2", CALL),
+    CASE(out_rows_one, OVERLAP, "out: stride 0 of axis 1", CALL),
+    CASE(out_heads_close, OVERLAP, "out: stride 5 of axis 2", CALL),
+    CASE(out_batch_close, OVERLAP, "out: stride 6 of axis", CALL),
+    CASE(out_folded, OVERLAP, "out: stride", CALL),
+    CASE(out_is_query, OVERLAP, "out: overlaps query", CALL),
+    CASE(out_is_key, OVERLAP, "out: overlaps key", CALL),
+    CASE(out_is_value, OVERLAP, "out: overlaps", CALL),
+    CASE(out_is_mask, OVERLAP, "out: overlaps mask", CALL),
+    CASE(out_is_lse, OVERLAP, "lse: overlaps out", CALL),
+    CASE(lse_is_query, OVERLAP, "lse: overlaps query", CALL),
+    CASE(lse_is_key, OVERLAP, "lse: overlaps key", CALL),
+    CASE(lse_is_value, OVERLAP, "lse: overlaps value", CALL),
+    CASE(lse_is_mask, OVERLAP, "lse: overlaps mask", CALL),
+    CASE(lse_shape, ARGUMENT, "lse: extent 4 on axis 2", ALL),
+    CASE(lse_turned, ARGUMENT, "lse: extent 3 on axis 1", ALL),
+    CASE(lse_batch, ARGUMENT, "lse: extent 1 on axis 0", ALL),
+    CASE(lse_rank, ARGUMENT, "lse: rank 2", ALL),
+    CASE(lse_f16, UNSUPPORTED, "lse: dtype F16", ALL),
+    CASE(lse_stride_0, OVERLAP, "lse: stride 0", ALL),
+    CASE(lse_data, ARGUMENT, "lse: data is NULL", CALL),
+    CASE(lse_odd, ARGUMENT, "lse: data is not aligned", CALL),
+    CASE(mask_rank_0, ARGUMENT, "mask: rank 0", ALL),
+    CASE(mask_rank_3, ARGUMENT, "mask: rank 3", ALL),
+    CASE(mask_rank_5, ARGUMENT, "mask: rank 5", ALL),
+    CASE(mask_f16, UNSUPPORTED, "mask: dtype F16", ALL),
+    CASE(mask_type, ARGUMENT, "mask: dtype", ALL),
+    CASE(mask_keys, ARGUMENT, "mask: extent 4 on axis 3", ALL),
+    CASE(mask_rows, ARGUMENT, "mask: extent 2 on axis 2", ALL),
+    CASE(mask_heads, ARGUMENT, "mask: extent 2 on axis 1", ALL),
+    CASE(mask_batch, ARGUMENT, "mask: extent 3 on axis 0", ALL),
+    CASE(mask_negative, ARGUMENT, "mask: extent -1", ALL),
+    CASE(mask_none, ARGUMENT, "mask: extent 0 on axis 3", ALL),
+    CASE(mask_2, ARGUMENT, "mask: extent 5 on axis 0", ALL),
+    CASE(mask_1, ARGUMENT, "mask: extent 3 on axis 0", ALL),
+    CASE(mask_data, ARGUMENT, "mask: data is NULL", CALL),
+    CASE(mask_odd, ARGUMENT, "mask: data is not aligned", CALL),
+    CASE(mask_far, MEMORY, "mask", ALL),
+    CASE(query_length_negative, ARGUMENT, "query_lengths: -1 for batch 1", ALL),
+    CASE(query_length_large, ARGUMENT, "query_lengths: 4 for batch 0", ALL),
+    CASE(key_length_negative, ARGUMENT, "key_lengths", ALL),
+    CASE(key_length_large, ARGUMENT, "key_lengths: 6 for batch 1", ALL),
+    CASE(causal_unknown, ARGUMENT, "causal: 4", ALL),
+    CASE(causal_negative, ARGUMENT, "causal: -1", ALL),
+    CASE(offsets_missing, ARGUMENT, "causal_offsets", ALL),
+    CASE(offsets_alone, ARGUMENT, "causal_offsets", ALL),
+    CASE(offsets_besides, ARGUMENT, "causal_offsets", ALL),
+    CASE(scale_nan, ARGUMENT, "scale", ALL),
+    CASE(scale_inf, ARGUMENT, "scale", ALL),
+    CASE(workspace_missing, HEADWAY_ERROR_WORKSPACE, "workspace: NULL", CALL),
+    CASE(workspace_odd, HEADWAY_ERROR_WORKSPACE, "workspace: not aligned", CALL),
+};
+
+static void check_workspace_size(void)
+{
+    if (!check_case("attention: a workspace of any smaller size"))
+        return;
+    reset();
+    CHECK(ask_workspace() == HEADWAY_OK, "workspace");
+    const size_t needed = f.bytes;
+    CHECK(needed > 0 && needed <= sizeof f.workspace, "%zu bytes", needed);
+    expect_error(call(needed - 1), HEADWAY_ERROR_WORKSPACE, "workspace");
+    expect_error(call(0), HEADWAY_ERROR_WORKSPACE, "workspace: 0 bytes");
+    CHECK(call(needed) == HEADWAY_OK, "exactly enough");
+    CHECK(call(SIZE_MAX) == HEADWAY_OK, "more than enough");
+}
+
+static void check_explain(void)
+{
+    if (!check_case("attention: explain"))
+        return;
+    reset();
+    CHECK(explain() == HEADWAY_OK && strstr(f.text, headway_engine_isa(engine)), "%s", f.text);
+    f.text_size = 1;
+    CHECK(explain() == HEADWAY_OK && f.text[0] == 0, "one byte: %s", f.text);
+    memset(f.text, '#', sizeof f.text);
+    f.text_size = 10;
+    CHECK(explain() == HEADWAY_OK && strlen(f.text) == 9 && f.text[10] == '#', "ten bytes: %s", f.text);
+}
+
+/* Legal, and the result is that of the plain call. */
+static void expect_same(const char *what, const float *expected)
+{
+    const headway_status status = call(sizeof f.workspace);
+    CHECK(status == HEADWAY_OK, "%s: %s", what, headway_status_text(status));
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t i = 0; i < LQ; i++)
+            for (int64_t h = 0; h < HQ; h++)
+                check_bits((float *)f.out.data + b * f.out.stride[0] + i * f.out.stride[1] +
+                               h * f.out.stride[2],
+                           expected + ((b * LQ + i) * HQ + h) * DV, DV, what);
+}
+
+static void check_odd_but_legal(void)
+{
+    float expected[B * LQ * HQ * DV];
+    if (!check_case("attention: odd, but legal"))
+        return;
+    reset();
+    f.params_at = NULL;
+    CHECK(call(sizeof f.workspace) == HEADWAY_OK, "no params");
+    memcpy(expected, f.out.data, sizeof expected);
+    reset();
+    f.params.mask = NULL;
+    f.params.lse = NULL;
+    expect_same("params with nothing", expected);
+    reset();
+    f.params.mask = NULL;
+    f.params.lse = NULL;
+    f.query_at = &f.query;
+    f.key.stride[0] += 7;
+    memmove((float *)f.key.data + f.key.stride[0], (float *)f.key.data + 80, 80 * sizeof(float));
+    expect_same("a gap between batches", expected);
+    reset();
+    f.params.mask = NULL;
+    f.out.stride[1] = -f.out.stride[1];
+    f.out.data = (float *)f.out.data - (LQ - 1) * f.out.stride[1];
+    expect_same("output rows backwards", expected);
+    reset();
+    f.params.mask = NULL;
+    f.out.data = (float *)f.lse.data + B * HQ * LQ;
+    expect_same("out right behind lse", expected);
+    reset();
+    f.params.mask = NULL;
+    f.out.data = (float *)f.lse.data - B * LQ * HQ * DV;
+    expect_same("out right before lse", expected);
+    reset();
+    f.params.scale = &f.scale;
+    f.scale = 1 / sqrtf((float)D);
+    f.params.mask = NULL;
+    f.params.query_lengths = f.query_lengths;
+    CHECK(call(sizeof f.workspace) == HEADWAY_OK, "scale and full lengths");
+    reset();
+    f.key_at = f.value_at = &f.key;
+    f.out.shape[3] = D;
+    CHECK(headway_attention(f.engine, NULL, &f.query, &f.key, &f.key,
+                            &(headway_tensor){f.memory + 1000, HEADWAY_F32, 4, {B, LQ, HQ, D},
+                                              {LQ * HQ * D, HQ * D, D, 1}},
+                            f.workspace, sizeof f.workspace) == HEADWAY_OK,
+          "key and value are one tensor");
+}
+
+/* Strides of axes with one element mean nothing. */
+static void check_single(void)
+{
+    static const int64_t wild[] = {0, -1, INT64_MAX, INT64_MIN, INT64_MAX / 4};
+    for (int n = 0; n < COUNT(wild); n++) {
+        if (!check_case("attention: stride %lld where the extent is 1", (long long)wild[n]))
+            continue;
+        float memory[8] = {0.5f, 0.25f, 3, 42, 42, 42, 42, 42};
+        static const int64_t ones[4] = {1, 1, 1, 1};
+        headway_tensor t[6];
+        headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+        for (int i = 0; i < 6; i++) {
+            t[i] = headway_tensor_dense(memory + i, HEADWAY_F32, i == 5 ? 3 : 4, ones);
+            for (int axis = 0; axis < 4; axis++)
+                t[i].stride[axis] = wild[n];
+        }
+        memory[4] = 0; /* the mask */
+        params.mask = &t[4];
+        params.lse = &t[5];
+        reset();
+        const headway_status status =
+            headway_attention(engine, &params, &t[0], &t[1], &t[2], &t[3], f.workspace, sizeof f.workspace);
+        CHECK(status == HEADWAY_OK, "%s", headway_status_text(status));
+        CHECK(memory[3] == 3 && memory[5] == 0.125f && memory[6] == 42, "%g, lse %g", (double)memory[3],
+              (double)memory[5]);
+    }
+}
+
+void check_attention_arguments(void)
+{
+    reset();
+    if (check_case("attention: the plain call")) {
+        CHECK(ask_workspace() == HEADWAY_OK && call(sizeof f.workspace) == HEADWAY_OK &&
+                  explain() == HEADWAY_OK,
+              "the call that the others spoil");
+    }
+    for (int n = 0; n < COUNT(bads); n++)
+        try_bad(&bads[n]);
+    check_workspace_size();
+    check_explain();
+    check_odd_but_legal();
+    check_single();
+}
