@@ -77,6 +77,18 @@ void Unfused::scores(int64_t task) const
     row_->gemm(&gemm);
 }
 
+/* The bias of one block of keys, as the scores lie. */
+void Unfused::bias(const Tile &t, int64_t begin, int keys, float *panel) const
+{
+    const int64_t group = shape_.Hq / shape_.Hkv;
+    const float *lines[HEADWAY_MAX_WIDTH];
+    for (int i = 0; i < t.count; i++) {
+        const int64_t r = t.first + i, token = r / group, head = t.kv_head * group + r % group;
+        lines[i] = bias_ + ((t.batch * shape_.Hq + head) * shape_.Lq + token) * shape_.Lk + begin;
+    }
+    row_->pack(panel, width_, lines, t.count, keys, 1);
+}
+
 /* The softmax kernel goes forward by blocks and leaves each block relative to the maximum so far;
  * the way back brings all to the last one and divides by the sum. */
 void Unfused::softmax(int64_t task) const
@@ -86,9 +98,10 @@ void Unfused::softmax(int64_t task) const
     const int64_t blocks = (shape_.Lk + HEADWAY_KEY_BLOCK - 1) / HEADWAY_KEY_BLOCK;
     int32_t first[HEADWAY_MAX_WIDTH], last[HEADWAY_MAX_WIDTH];
     float row_max[HEADWAY_MAX_WIDTH], row_sum[HEADWAY_MAX_WIDTH], factor[HEADWAY_MAX_WIDTH];
-    thread_local std::vector<float> rescale;
+    thread_local std::vector<float> rescale, panel;
 
     rescale.resize(static_cast<size_t>(blocks * width_));
+    panel.resize(bias_ ? static_cast<size_t>(HEADWAY_KEY_BLOCK * width_) : 0);
     std::fill_n(row_max, width_, -INFINITY);
     std::fill_n(row_sum, width_, 0.0f);
     for (int64_t block = 0; block < blocks; block++) {
@@ -104,6 +117,10 @@ void Unfused::softmax(int64_t task) const
         if (shape_.causal || shape_.masked) {
             s.first = first;
             s.last = last;
+        }
+        if (bias_) {
+            bias(t, begin, s.keys, panel.data());
+            s.bias = panel.data();
         }
         s.row_max = row_max;
         s.row_sum = row_sum;
@@ -167,12 +184,14 @@ void Unfused::phase(void (Unfused::*step)(int64_t) const) const
         &context);
 }
 
-void Unfused::run(const float *query, const float *key, const float *value, float *out)
+void Unfused::run(const float *query, const float *key, const float *value, float *out,
+                  const float *bias)
 {
     query_ = query;
     key_ = key;
     value_ = value;
     out_ = out;
+    bias_ = bias;
     phase(&Unfused::scores);
     phase(&Unfused::softmax);
     phase(&Unfused::output);

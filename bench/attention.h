@@ -13,8 +13,10 @@ class Unfused
 {
   public:
     Unfused(const headway_row *row, int threads, const Shape &shape);
-    /* Dense (B, Lq, Hq, D), (B, Lk, Hkv, D), (B, Lk, Hkv, Dv), (B, Lq, Hq, Dv). */
-    void run(const float *query, const float *key, const float *value, float *out);
+    /* Dense (B, Lq, Hq, D), (B, Lk, Hkv, D), (B, Lk, Hkv, Dv), (B, Lq, Hq, Dv), and (B, Hq, Lq, Lk)
+     * where the shape is biased. */
+    void run(const float *query, const float *key, const float *value, float *out,
+             const float *bias = nullptr);
     int64_t bytes() const
     {
         return matrix_floats_ * 4;
@@ -24,6 +26,7 @@ class Unfused
     struct Tile;
     Tile tile(int64_t task) const;
     void scores(int64_t task) const;
+    void bias(const Tile &tile, int64_t begin, int keys, float *panel) const;
     void softmax(int64_t task) const;
     void output(int64_t task) const;
     void phase(void (Unfused::*step)(int64_t) const) const;
@@ -35,6 +38,7 @@ class Unfused
     int64_t rows_, tiles_, matrix_floats_;
     Floats matrix_;
     const float *query_ = nullptr, *key_ = nullptr, *value_ = nullptr;
+    const float *bias_ = nullptr;
     float *out_ = nullptr;
 };
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <utility>
 
 extern "C" {
 #include "oracle/reference.h"
@@ -23,7 +25,9 @@ const std::vector<Shape> standard = {
     {"bert128", 1, 12, 12, 128, 128, 64, 64, false, 0},
     {"bert512", 1, 12, 12, 512, 512, 64, 64, false, 0},
     {"bert512mask", 1, 12, 12, 512, 512, 64, 64, false, 50},
+    {"bert512bias", 1, 12, 12, 512, 512, 64, 64, false, 0, true},
     {"bert1024", 1, 12, 12, 1024, 1024, 64, 64, false, 0},
+    {"long16k", 1, 1, 1, 16384, 16384, 64, 64, false, 0},
     {"vit197", 8, 12, 12, 197, 197, 64, 64, false, 0},
     {"mini128", 8, 12, 12, 128, 128, 32, 32, false, 0},
     {"d80", 1, 16, 16, 512, 512, 80, 80, false, 0},
@@ -35,6 +39,27 @@ const std::vector<Shape> standard = {
     {"dec32k", 1, 32, 8, 1, 32768, 128, 128, false, 0},
     {"dec4kb8", 8, 32, 8, 1, 4096, 128, 128, false, 0},
 };
+
+/* BERT-base's heads over head sizes, and over lengths around the edges of tiles and blocks. */
+std::vector<Shape> sweep()
+{
+    std::set<std::pair<int64_t, int64_t>> sizes; /* D, L */
+    for (int64_t D : {1, 3, 17, 32, 40, 64, 72, 80, 96, 112, 128, 160, 256, 320, 576})
+        sizes.insert({D, 512});
+    for (int64_t L :
+         {1,   2,   15,  16,  17,  31,  33,  47,  49,  63,  64,  65,   96,   127,  128,
+          129, 192, 255, 256, 257, 384, 511, 512, 513, 640, 768, 1023, 1024, 1025, 2048})
+        sizes.insert({64, L});
+    for (int64_t L = 1; L <= 2048; L *= 2) {
+        sizes.insert({32, L});
+        sizes.insert({128, L});
+    }
+    std::vector<Shape> shapes;
+    for (const auto &[D, L] : sizes)
+        shapes.push_back({"sweep-d" + std::to_string(D) + "-l" + std::to_string(L), 1, 12, 12, L, L,
+                          D, D, false, 0});
+    return shapes;
+}
 
 /* A shape's inputs, and tensors on them. */
 struct Data {
@@ -61,6 +86,13 @@ struct Data {
             mask_tensor = headway_tensor_dense(mask.data(), HEADWAY_BOOL, 4, m);
             params.mask = &mask_tensor;
         }
+        if (shape.biased) {
+            const int64_t s[] = {shape.B, shape.Hq, shape.Lq, shape.Lk};
+            bias = bench::floats(s[0] * s[1] * s[2] * s[3]);
+            bench::fill_normal(bias.get(), s[0] * s[1] * s[2] * s[3], 4, 1.0f);
+            mask_tensor = headway_tensor_dense(bias.get(), HEADWAY_F32, 4, s);
+            params.mask = &mask_tensor;
+        }
     }
     int64_t out_count() const
     {
@@ -73,7 +105,7 @@ struct Data {
     }
 
     Shape shape;
-    Floats query, key, value;
+    Floats query, key, value, bias;
     std::vector<unsigned char> mask;
     headway_tensor query_tensor, key_tensor, value_tensor, mask_tensor{};
     headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
@@ -95,7 +127,7 @@ void expect(Data &data)
     }
     Floats out = bench::floats(count);
     bench::Unfused unfused(bench::rows()[0], 1, data.shape);
-    unfused.run(data.query.get(), data.key.get(), data.value.get(), out.get());
+    unfused.run(data.query.get(), data.key.get(), data.value.get(), out.get(), data.bias.get());
     data.expected = bench::expect_like(out.get(), count);
 }
 
@@ -175,7 +207,8 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
         auto unfused = std::make_shared<bench::Unfused>(who.row, made.threads, shape);
         made.workspace = unfused->bytes();
         made.run = [=] {
-            unfused->run(data->query.get(), data->key.get(), data->value.get(), out.get());
+            unfused->run(data->query.get(), data->key.get(), data->value.get(), out.get(),
+                         data->bias.get());
         };
     } else {
         prepare_onednn(made,
@@ -194,6 +227,9 @@ int main(int argc, char **argv)
 {
     const bench::Options options = bench::take_options(argc, argv);
     std::vector<Shape> shapes = standard;
+    if (options.sweep)
+        for (const Shape &shape : sweep())
+            shapes.push_back(shape);
     shapes.insert(shapes.end(), options.shapes.begin(), options.shapes.end());
     for (const Shape &shape : shapes)
         for (int threads : options.threads)

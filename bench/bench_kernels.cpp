@@ -1,14 +1,22 @@
-/* kernels/<kernel>/<isa>/<sizes>: one kernel on data in cache, one thread. GFLOPS of the GEMMs are
+/* linear/headway/f32/m<M>_<N>x<K>/threads:<N>: M tokens through a projection of K inputs and N
+ * outputs, as the layer runs it; up to 64 tokens its weights come from memory.
+ * kernels/<kernel>/<isa>/<sizes>: one kernel on data in cache, one thread. GFLOPS of the GEMMs are
  * as usual; the softmax is counted as 20 operations an element (what exp_poly.h, maximum and sum
  * take); pack and unpack, which compute nothing, are counted in bytes. */
-#include "common.h"
+#include "attention.h"
 
 #include <algorithm>
 #include <cmath>
 
+/* A struct and a function of one name are C's. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 extern "C" {
+#include "api/engine.h"
+#include "core/linear.h"
 #include "cpu/exp_poly.h"
 }
+#pragma GCC diagnostic pop
 
 namespace
 {
@@ -209,6 +217,124 @@ void unpack(Prepared &made, int64_t D)
                 made.error = "FAIL: an unpacked value is another";
 }
 
+/* A projection of N outputs and K inputs, packed several times over where it shall not stay in a
+ * cache: a run takes the next copy, and all of them exceed the last level twice. */
+struct Linear {
+    Linear(int64_t N, int64_t K, bool rotates)
+        : outputs(N), inputs(K), matrix(normal(N * K, 11)), bias(normal(N, 12))
+    {
+        headway_linear made{};
+        int64_t size = 0;
+        if (headway_linear_size(&made, bench::rows()[0], K, 1, N, 1, &size) != 0)
+            return;
+        const int64_t twice = 2 * bench::last_level_bytes();
+        const int64_t count = rotates ? std::max<int64_t>(2, twice / (4 * size) + 1) : 1;
+        const headway_weight_view view = {matrix.get(), 0, K, 1, bias.get(), 0, 1};
+        std::vector<float> zeros(static_cast<size_t>(K));
+        for (int64_t i = 0; i < count; i++) {
+            rooms.push_back(bench::floats(size));
+            headway_linear_pack(&made, bench::rows()[0], &view, rooms.back().get(), zeros.data());
+            copies.push_back(made);
+        }
+    }
+
+    void run(const headway_machine &machine, int64_t tokens, const float *x, float *y)
+    {
+        headway_linear_job job{};
+        job.linear = &copies[next++ % copies.size()];
+        job.x = x;
+        job.x_batch = tokens * inputs;
+        job.x_row = inputs;
+        job.y = y;
+        job.y_batch = tokens * outputs;
+        job.y_row = outputs;
+        job.batch = 1;
+        job.rows = tokens;
+        headway_linear_run(&machine, &job, 1);
+    }
+
+    /* "" or what is wrong in y: every row at channels that fall on all lanes and panels. */
+    std::string check(int64_t tokens, const float *x, const float *y) const
+    {
+        std::vector<float> got;
+        std::vector<double> sums, bounds;
+        for (int64_t i = 0; i < tokens; i++)
+            for (int64_t c = i % 31; c < outputs; c += 31) {
+                double sum = double(bias[c]), size = std::fabs(sum);
+                for (int64_t p = 0; p < inputs; p++) {
+                    const double product =
+                        double(x[i * inputs + p]) * double(matrix[c * inputs + p]);
+                    sum += product;
+                    size += std::fabs(product);
+                }
+                got.push_back(y[i * outputs + c]);
+                sums.push_back(sum);
+                bounds.push_back(double(inputs + 2) * 0x1p-24 * size);
+            }
+        return bench::compare(got.data(), sums.data(), bounds.data(), 0, int64_t(got.size()));
+    }
+
+    int64_t outputs, inputs;
+    Floats matrix, bias;
+    std::vector<Floats> rooms;
+    std::vector<headway_linear> copies;
+    size_t next = 0;
+};
+
+/* The latest sizes' weights, for any number of tokens. */
+std::shared_ptr<Linear> linear_of(int64_t N, int64_t K, bool rotates)
+{
+    static std::shared_ptr<Linear> latest;
+    if (!latest || latest->outputs != N || latest->inputs != K) {
+        latest.reset();
+        latest = std::make_shared<Linear>(N, K, rotates);
+    }
+    return latest;
+}
+
+void prepare_linear(Prepared &made, int64_t M, int64_t N, int64_t K)
+{
+    made.row = bench::rows()[0];
+    made.label = made.row->name;
+    made.flops = 2.0 * double(M * N * K);
+    made.bytes = 4.0 * double(N * K + M * (N + K));
+    made.error = bench::why_skipped(made.row, made.threads, made.flops, true);
+    if (!made.error.empty())
+        return;
+    std::shared_ptr<headway_engine> engine = bench::make_engine(made.row, made.threads);
+    auto linear = linear_of(N, K, M <= 64);
+    if (!engine || linear->copies.empty()) {
+        made.error = "FAIL: no engine or no room";
+        return;
+    }
+    made.owned = {engine};
+    Floats x = normal(M * K, 1), y = bench::floats(M * N);
+    made.run = [=, machine = headway_engine_machine(engine.get())] {
+        linear->run(machine, M, x.get(), y.get());
+    };
+    for (size_t i = 0; i < linear->copies.size() && made.error.empty(); i++) {
+        std::fill_n(y.get(), M * N, NAN);
+        made.run();
+        made.error = linear->check(M, x.get(), y.get());
+    }
+}
+
+void register_linear(const std::vector<int> &counts)
+{
+    for (int64_t M : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 512})
+        for (int threads : counts) {
+            const int64_t size = M <= 64 ? 4096 : 768;
+            const std::string sizes =
+                "m" + std::to_string(M) + "_" + std::to_string(size) + "x" + std::to_string(size);
+            bench::register_case("linear/headway/f32/" + sizes +
+                                     "/threads:" + std::to_string(threads),
+                                 [=](Prepared &made) {
+                                     made.threads = threads;
+                                     prepare_linear(made, M, size, size);
+                                 });
+        }
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -218,7 +344,7 @@ int main(int argc, char **argv)
         std::function<void(Prepared &)> make;
     };
     std::vector<Case> cases;
-    bench::take_options(argc, argv);
+    const bench::Options options = bench::take_options(argc, argv);
     for (int64_t D : {32, 64, 80, 128}) {
         const std::string sizes = "d" + std::to_string(D);
         cases.push_back({"scores", sizes, [D](Prepared &made) { scores(made, D); }});
@@ -241,5 +367,6 @@ int main(int argc, char **argv)
                                      made.from_memory = false;
                                      make(made);
                                  });
+    register_linear(options.threads);
     return bench::run_all();
 }

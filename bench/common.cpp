@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <thread>
 
 extern "C" {
@@ -211,6 +212,8 @@ Options take_options(int argc, char **argv)
             options.shapes.push_back(parse_shape(argument.substr(8)));
         else if (i > 0 && argument == "--slow")
             options.slow = true;
+        else if (i > 0 && argument == "--sweep")
+            options.sweep = true;
         else if (i > 0 && argument.rfind("--threads=", 0) == 0)
             for (const std::string &part : split(argument.substr(10), ','))
                 options.threads.push_back(
@@ -306,6 +309,20 @@ double read_bandwidth(int threads)
                             return static_cast<double>(share * sizeof(vec)) / seconds_since(start);
                         }));
     return best;
+}
+
+int64_t last_level_bytes()
+{
+    int64_t most = 0;
+    for (int i = 0; i < 8; i++) {
+        std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) +
+                           "/size");
+        int64_t size = 0;
+        char unit = 0;
+        if (file >> size >> unit)
+            most = std::max(most, size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0));
+    }
+    return most ? most : int64_t{64} << 20;
 }
 
 void set_openmp_threads(int threads)

@@ -25,7 +25,8 @@ struct Shape {
     std::string name;
     int64_t B = 1, Hq = 1, Hkv = 1, Lq = 1, Lk = 1, D = 64, Dv = 64;
     bool causal = false;
-    int64_t masked = 0; /* the last keys that a bool mask (B, 1, 1, Lk) excludes */
+    int64_t masked = 0;  /* the last keys that a bool mask (B, 1, 1, Lk) excludes */
+    bool biased = false; /* a float mask (B, Hq, Lq, Lk) is added to the scores */
 
     int64_t keys_of(int64_t query) const; /* keys 0 .. n-1 are allowed */
     double attention_flops() const;       /* 2 Hq B pairs (D + Dv) */
@@ -36,6 +37,7 @@ struct Options {
     std::vector<Shape> shapes; /* --shape=NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,causal] */
     std::vector<int> threads;  /* --threads=1,2; default 1 and what the machine allows */
     bool slow = false;         /* --slow: also what takes many seconds a call */
+    bool sweep = false;        /* --sweep: also the sweep over sizes */
 };
 
 /* Takes Google Benchmark's flags and ours out of argv. Exits with 2 and a message on others. */
@@ -60,6 +62,8 @@ Engine make_engine(const headway_row *row, int threads);
  * many threads at once; the best of a few short measurements. */
 double fma_peak(const headway_row *row, int threads);
 double read_bandwidth(int threads);
+/* Bytes of the largest cache as the system tells it, or 64 MB when it doesn't. */
+int64_t last_level_bytes();
 
 /* oneDNN and everything else that asks OpenMP for threads. */
 void set_openmp_threads(int threads);
