@@ -39,7 +39,8 @@ function(headway_arch name)
     set_property(GLOBAL APPEND PROPERTY HEADWAY_ROW_TARGETS headway_row_${name})
     add_library(headway_row_${name} OBJECT ${sources})
     target_link_libraries(headway_row_${name} PRIVATE headway_flags)
-    target_compile_options(headway_row_${name} PRIVATE ${arch_FLAGS})
+    # Kernels unroll what they want unrolled; -O3 has ideas of its own.
+    target_compile_options(headway_row_${name} PRIVATE ${arch_FLAGS} $<$<CONFIG:Release>:-O2>)
     # Link-time optimisation could carry this row's instructions into code that every CPU runs.
     set_target_properties(headway_row_${name} PROPERTIES INTERPROCEDURAL_OPTIMIZATION OFF)
     message(STATUS "Row ${name}: built")

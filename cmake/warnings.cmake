@@ -14,7 +14,6 @@ add_library(headway_flags INTERFACE)
 # Contraction would fuse what the source keeps apart: other bits on machines with fma.
 target_compile_options(headway_flags INTERFACE -ffp-contract=off
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wundef -Wvla
-    $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes>
-    $<$<CONFIG:Release>:-O2>)
+    $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes>)
 target_include_directories(headway_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(headway_flags INTERFACE headway_sanitize)

@@ -55,16 +55,19 @@ struct headway_attend_run {
 void headway_attend_task(void *context, int64_t task, int worker);
 
 /* The query rows of a tile, as lanes: lane l is query row (start + l) / group of the head
- * kv_head * group + (start + l) % group. */
+ * kv_head * group + (start + l) % group. Rows never fall from lane to lane. */
 struct headway_lanes {
     int64_t b, kv_head, start;
-    int n;                                                   /* live lanes */
-    int width;                                               /* lanes of the tile, n rounded up */
-    int64_t row[HEADWAY_MAX_WIDTH], head[HEADWAY_MAX_WIDTH]; /* of the live lanes */
+    int n;                            /* live lanes */
+    int width;                        /* lanes of the tile, n rounded up */
     int64_t first[HEADWAY_MAX_WIDTH]; /* allowed keys first <= j < last of each lane */
     int64_t last[HEADWAY_MAX_WIDTH];
     int64_t first_min, first_max, last_min, last_max; /* over the live lanes */
 };
+
+/* offset[lane] = b * batch + row * `row` + head * `head` of every live lane. */
+void headway_lane_offsets(const struct headway_problem *problem, const struct headway_lanes *l,
+                          ptrdiff_t batch, ptrdiff_t row, ptrdiff_t head, ptrdiff_t *offset);
 
 /* Fills the ranges of l from causality and lengths (mask.c). */
 void headway_mask_ranges(const struct headway_problem *problem, struct headway_lanes *l);

@@ -16,6 +16,7 @@ struct tile {
     int careful; /* values behind a mask may be poison: look at each block of values first */
     float *panel, *scores, *bias, *lines, *clean;
     int32_t *first, *last;
+    float *out[HEADWAY_MAX_WIDTH]; /* of the live lanes */
 };
 
 /* State of the online softmax over one segment. */
@@ -23,9 +24,13 @@ struct segment {
     float *sum, *top, *total; /* (value_size, width), (width), (width) */
 };
 
-static float *line_of(const struct headway_view *view, const struct headway_lanes *l, int lane)
+static void lines_of(const struct headway_problem *p, const struct headway_lanes *l,
+                     const struct headway_view *view, float **lines)
 {
-    return view->data + l->b * view->batch + l->row[lane] * view->row + l->head[lane] * view->head;
+    ptrdiff_t offset[HEADWAY_MAX_WIDTH];
+    headway_lane_offsets(p, l, view->batch, view->row, view->head, offset);
+    for (int lane = 0; lane < l->n; lane++)
+        lines[lane] = view->data + offset[lane];
 }
 
 static const float *key_at(const struct headway_problem *p, const struct headway_lanes *l,
@@ -196,32 +201,29 @@ static int attend_keys(const struct tile *t, const struct segment *whole,
 static void write_lse(const struct headway_problem *p, const struct headway_lanes *l,
                       const struct segment *s, int seen)
 {
+    float *lse[HEADWAY_MAX_WIDTH];
+    lines_of(p, l, &p->lse, lse);
     for (int lane = 0; lane < l->n; lane++)
-        *line_of(&p->lse, l, lane) = seen ? headway_lse(s->top[lane], s->total[lane]) : -INFINITY;
+        *lse[lane] = seen ? headway_lse(s->top[lane], s->total[lane]) : -INFINITY;
 }
 
-static void write_out(const struct tile *t, const struct segment *whole,
-                      const struct segment *later)
+static void write_out(struct tile *t, const struct segment *whole, const struct segment *later)
 {
     const struct headway_problem *p = t->p;
     const struct headway_lanes *l = &t->lanes;
-    float *out[HEADWAY_MAX_WIDTH];
-    struct tile again = *t;
-
-    for (int lane = 0; lane < l->n; lane++)
-        out[lane] = line_of(&p->out, l, lane);
     const int seen = attend_keys(t, whole, later);
+
     if (!seen)
         for (int lane = 0; lane < l->width; lane++)
             whole->total[lane] = 0.0f;
     if (!seen || p->value_size == 0) {
         for (int lane = 0; lane < l->n; lane++)
             for (int64_t d = 0; d < p->value_size; d++)
-                out[lane][d] = 0.0f;
-    } else if (t->row->unpack(out, l->n, whole->sum, l->width, p->value_size, whole->total)) {
-        again.careful = 1;
-        attend_keys(&again, whole, later);
-        t->row->unpack(out, l->n, whole->sum, l->width, p->value_size, whole->total);
+                t->out[lane][d] = 0.0f;
+    } else if (t->row->unpack(t->out, l->n, whole->sum, l->width, p->value_size, whole->total)) {
+        t->careful = 1;
+        attend_keys(t, whole, later);
+        t->row->unpack(t->out, l->n, whole->sum, l->width, p->value_size, whole->total);
     }
     if (p->lse.data)
         write_lse(p, l, whole, seen);
@@ -247,34 +249,26 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
         return 0;
     l->n = (int)(stop - l->start);
     l->width = (l->n + lanes - 1) / lanes * lanes;
-    int64_t row = l->start / p->group;
-    int64_t head = l->start % p->group;
-    for (int lane = 0; lane < l->n; lane++) {
-        l->row[lane] = row;
-        l->head[lane] = l->kv_head * p->group + head;
-        if (++head == p->group) {
-            head = 0;
-            row++;
-        }
-    }
     return 1;
 }
 
 /* Queries and outputs are touched once each, so every tile would wait for them: they are asked for
  * a tile ahead. */
-static void prefetch_tile(const struct headway_attend_run *run, const struct headway_lanes *l,
-                          int64_t task)
+static void prefetch_tile(const struct headway_attend_run *run, int64_t task, const struct tile *t)
 {
     const struct headway_problem *p = run->problem;
     struct headway_lanes next;
-    for (int lane = 0; lane < l->n; lane++)
+    float *query[HEADWAY_MAX_WIDTH];
+
+    for (int lane = 0; lane < t->lanes.n; lane++)
         for (int64_t d = 0; d < p->value_size; d += LINE_FLOATS)
-            __builtin_prefetch(line_of(&p->out, l, lane) + d, 1, 2);
+            __builtin_prefetch(t->out[lane] + d, 1, 2);
     if (task + 1 >= run->plan->tasks || !place(run, task + 1, &next))
         return;
+    lines_of(p, &next, &p->query, query);
     for (int lane = 0; lane < next.n; lane++)
         for (int64_t d = 0; d < p->size; d += LINE_FLOATS)
-            __builtin_prefetch(line_of(&p->query, &next, lane) + d, 0, 2);
+            __builtin_prefetch(query[lane] + d, 0, 2);
 }
 
 void headway_attend_task(void *context, int64_t task, int worker)
@@ -283,12 +277,15 @@ void headway_attend_task(void *context, int64_t task, int worker)
     const struct headway_problem *p = run->problem;
     const struct headway_attend_plan *plan = run->plan;
     float *scratch = run->scratch + (size_t)worker * plan->worker_floats;
-    struct tile t = {.p = p, .row = run->row};
-    const float *query[HEADWAY_MAX_WIDTH];
+    struct tile t;
+    float *query[HEADWAY_MAX_WIDTH];
 
     if (!place(run, task, &t.lanes))
         return;
     headway_mask_ranges(p, &t.lanes);
+    t.p = p;
+    t.row = run->row;
+    t.careful = 0;
     t.vectors = t.lanes.width / run->row->lanes;
     t.panel = scratch + plan->panel;
     t.scores = scratch + plan->scores;
@@ -302,9 +299,10 @@ void headway_attend_task(void *context, int64_t task, int worker)
     const struct segment later = {scratch + plan->later, stats + 2 * plan->width,
                                   stats + 3 * plan->width};
 
-    for (int lane = 0; lane < t.lanes.n; lane++)
-        query[lane] = line_of(&p->query, &t.lanes, lane);
-    run->row->pack(t.panel, t.lanes.width, query, t.lanes.n, p->size, p->scale);
-    prefetch_tile(run, &t.lanes, task);
+    lines_of(p, &t.lanes, &p->query, query);
+    lines_of(p, &t.lanes, &p->out, t.out);
+    run->row->pack(t.panel, t.lanes.width, (const float *const *)query, t.lanes.n, p->size,
+                   p->scale);
+    prefetch_tile(run, task, &t);
     write_out(&t, &whole, &later);
 }

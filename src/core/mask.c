@@ -31,34 +31,41 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
     else if (problem->bottom_right)
         offset = keys - headway_query_length(problem, l->b);
 
+    int64_t row = l->start / problem->group;
+    int64_t head = l->start % problem->group;
+    int64_t last = keys;
     for (int lane = 0; lane < l->width; lane++) {
-        int64_t last = keys;
-        if (problem->causal && lane < l->n) {
-            const int64_t end = causal_end(l->row[lane], offset);
+        if (problem->causal && lane < l->n && (lane == 0 || head == 0)) {
+            const int64_t end = causal_end(row, offset);
             last = end < keys ? (end > 0 ? end : 0) : keys;
         }
         l->first[lane] = 0;
         l->last[lane] = last;
+        if (++head == problem->group) {
+            head = 0;
+            row++;
+        }
     }
-    l->first_min = l->first_max = l->first[0];
-    l->last_min = l->last_max = l->last[0];
-    for (int lane = 1; lane < l->n; lane++) {
-        if (l->first[lane] < l->first_min)
-            l->first_min = l->first[lane];
-        if (l->first[lane] > l->first_max)
-            l->first_max = l->first[lane];
-        if (l->last[lane] < l->last_min)
-            l->last_min = l->last[lane];
-        if (l->last[lane] > l->last_max)
-            l->last_max = l->last[lane];
-    }
+    /* Rows never fall, so the ranges' ends don't either. */
+    l->first_min = l->first_max = 0;
+    l->last_min = l->last[0];
+    l->last_max = l->last[l->n - 1];
 }
 
-static ptrdiff_t mask_start(const struct headway_problem *p, const struct headway_lanes *l,
-                            int lane, int64_t key)
+void headway_lane_offsets(const struct headway_problem *problem, const struct headway_lanes *l,
+                          ptrdiff_t batch, ptrdiff_t row, ptrdiff_t head, ptrdiff_t *offset)
 {
-    const struct headway_mask *m = &p->mask;
-    return l->b * m->batch + l->head[lane] * m->head + l->row[lane] * m->row + key * m->key;
+    const int64_t group = problem->group;
+    int64_t within = l->start % group;
+    ptrdiff_t at = l->b * batch + l->start / group * row + (l->kv_head * group + within) * head;
+    for (int lane = 0; lane < l->n; lane++) {
+        offset[lane] = at;
+        at += head;
+        if (++within == group) {
+            within = 0;
+            at += row - group * head;
+        }
+    }
 }
 
 /* Lanes that read different mask lines; 1 when one line serves the whole tile. */
@@ -86,10 +93,12 @@ static void read_lines(const struct headway_problem *p, const struct headway_lan
                        int *most)
 {
     const ptrdiff_t stride = p->mask.key;
+    ptrdiff_t offsets[HEADWAY_MAX_WIDTH];
+    headway_lane_offsets(p, l, p->mask.batch, p->mask.row, p->mask.head, offsets);
     *fewest = count;
     *most = 0;
     for (int lane = 0; lane < used; lane++) {
-        const ptrdiff_t offset = mask_start(p, l, lane, start);
+        const ptrdiff_t offset = offsets[lane] + start * stride;
         float *line = lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
         at[lane] = line;
         if (p->mask.kind == HEADWAY_MASK_BOOL) {
