@@ -6,8 +6,8 @@
 
 static struct headway_view view_of(const headway_tensor *tensor)
 {
-    const struct headway_view view = {tensor->data, tensor->stride[0], tensor->stride[1],
-                                      tensor->stride[2]};
+    const struct headway_view view = {tensor->data, headway_stride(tensor, 0),
+                                      headway_stride(tensor, 1), headway_stride(tensor, 2)};
     return view;
 }
 

@@ -285,7 +285,7 @@ static headway_status check_mask(const headway_engine *engine, const headway_ten
             return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                                 "mask: extent %lld on axis %d, expected 1 or %lld",
                                 (long long)mask->shape[i], i, (long long)full[axis]);
-        stride[axis] = mask->shape[i] == 1 ? 0 : mask->stride[i];
+        stride[axis] = headway_stride(mask, i);
     }
     p->mask.kind = mask->dtype == HEADWAY_BOOL ? HEADWAY_MASK_BOOL : HEADWAY_MASK_F32;
     p->mask.data = mask->data;
@@ -333,8 +333,8 @@ headway_status headway_check_params(const headway_engine *engine,
         headway_check_extent(engine, "lse", 2, params->lse->shape[2], p->query_rows, "query rows"));
     HEADWAY_TRY(headway_check_distinct(engine, "lse", params->lse));
     p->lse.data = params->lse->data;
-    p->lse.batch = params->lse->stride[0];
-    p->lse.head = params->lse->stride[1];
-    p->lse.row = params->lse->stride[2];
+    p->lse.batch = headway_stride(params->lse, 0);
+    p->lse.head = headway_stride(params->lse, 1);
+    p->lse.row = headway_stride(params->lse, 2);
     return HEADWAY_OK;
 }

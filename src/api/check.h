@@ -15,6 +15,13 @@
             return status_;                                                                        \
     } while (0)
 
+/* The stride of an axis; 0 where a single element makes it meaningless, so that no arithmetic on it
+ * overflows. */
+static inline ptrdiff_t headway_stride(const headway_tensor *tensor, int axis)
+{
+    return tensor->shape[axis] == 1 ? 0 : (ptrdiff_t)tensor->stride[axis];
+}
+
 /* A config's or params' size field: at least `least` (its first version), at most `known`. */
 headway_status headway_check_size(const headway_engine *engine, const char *name, size_t given,
                                   size_t least, size_t known);

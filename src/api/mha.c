@@ -57,15 +57,15 @@ static headway_status view_weight(const headway_engine *engine, const char *name
     int64_t outputs = weight->shape[channel];
     p->inputs = weight->shape[in];
     p->view.data = weight->data;
-    p->view.input_stride = weight->stride[in];
-    p->view.channel_stride = weight->stride[channel];
-    p->view.group_stride = p->size * weight->stride[channel];
+    p->view.input_stride = headway_stride(weight, in);
+    p->view.channel_stride = headway_stride(weight, channel);
+    p->view.group_stride = p->size * p->view.channel_stride;
     if (weight->rank == 3) {
         const int group = transposed ? 1 : 0;
         HEADWAY_TRY(headway_check_extent(engine, name, channel, outputs, p->size, "head size"));
         HEADWAY_TRY(
             headway_check_extent(engine, name, group, weight->shape[group], p->groups, "heads"));
-        p->view.group_stride = weight->stride[group];
+        p->view.group_stride = headway_stride(weight, group);
         outputs = p->groups * p->size;
     }
     if (outputs != p->groups * p->size || p->inputs < 1)
@@ -98,8 +98,9 @@ static headway_status view_bias(const headway_engine *engine, const char *name,
         HEADWAY_TRY(headway_check_extent(engine, name, 0, bias->shape[0], p->groups, "heads"));
     HEADWAY_TRY(headway_check_memory(engine, name, bias));
     p->view.bias = bias->data;
-    p->view.bias_channel = bias->stride[channel];
-    p->view.bias_group = bias->rank == 1 ? p->size * bias->stride[0] : bias->stride[0];
+    p->view.bias_channel = headway_stride(bias, channel);
+    p->view.bias_group =
+        bias->rank == 1 ? p->size * p->view.bias_channel : headway_stride(bias, 0);
     return HEADWAY_OK;
 }
 
@@ -447,8 +448,8 @@ static struct headway_linear_job project(const struct headway_linear *linear,
                                          struct headway_view *view)
 {
     struct headway_linear_job job = {.linear = linear, .x = x->data};
-    job.x_batch = x->stride[0];
-    job.x_row = x->stride[1];
+    job.x_batch = headway_stride(x, 0);
+    job.x_row = headway_stride(x, 1);
     job.batch = x->shape[0];
     job.rows = x->shape[1];
     job.lengths = lengths;
@@ -496,8 +497,8 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
                                             .x_batch = heads.batch,
                                             .x_row = heads.row,
                                             .y = out->data,
-                                            .y_batch = out->stride[0],
-                                            .y_row = out->stride[1],
+                                            .y_batch = headway_stride(out, 0),
+                                            .y_row = headway_stride(out, 1),
                                             .y_group = 0,
                                             .batch = p->batch,
                                             .rows = p->query_rows,
