@@ -30,6 +30,7 @@ namespace
 using Clock = std::chrono::steady_clock;
 
 bool wrong_answer = false;
+std::unique_ptr<benchmark::BenchmarkReporter> reporter;
 
 double seconds_since(Clock::time_point start)
 {
@@ -164,6 +165,7 @@ void time_prepared(benchmark::State &state, Prepared &prepared)
     std::nth_element(times.begin(), middle, times.end());
     const double seconds = *middle;
     peak = std::max(peak, fma_peak(prepared.row, prepared.threads));
+    state.counters["median_seconds"] = seconds;
     if (prepared.flops > 0) {
         state.counters["GFLOPS"] = prepared.flops / seconds * 1e-9;
         state.counters["peak_share"] = prepared.flops / seconds / peak;
@@ -221,6 +223,7 @@ Options take_options(int argc, char **argv)
         else
             rest.push_back(argv[i]);
     }
+    reporter = table_for_terminal(argc, argv);
     int count = static_cast<int>(rest.size());
     rest.push_back(nullptr);
     benchmark::Initialize(&count, rest.data());
@@ -231,6 +234,8 @@ Options take_options(int argc, char **argv)
         if (headway_threads_allowed(0) > 1)
             options.threads.push_back(headway_threads_allowed(0));
     }
+    benchmark::AddCustomContext("cpu", cpu_name());
+    benchmark::AddCustomContext("compiler", HEADWAY_COMPILER);
     benchmark::AddCustomContext("headway", std::string(headway_version()) + ", " + rows()[0]->name);
     benchmark::AddCustomContext("onednn", headway_onednn_about());
     return options;
@@ -238,7 +243,10 @@ Options take_options(int argc, char **argv)
 
 int run_all()
 {
-    benchmark::RunSpecifiedBenchmarks();
+    if (reporter)
+        benchmark::RunSpecifiedBenchmarks(reporter.get());
+    else
+        benchmark::RunSpecifiedBenchmarks();
     benchmark::Shutdown();
     return wrong_answer ? 1 : 0;
 }

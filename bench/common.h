@@ -45,6 +45,11 @@ Options take_options(int argc, char **argv);
 /* Runs what is registered; the exit status, 1 when a case was wrong. */
 int run_all();
 
+/* A reporter with a short table when stdout is a terminal and no format was asked for, or null. */
+std::unique_ptr<benchmark::BenchmarkReporter> table_for_terminal(int argc, char **argv);
+/* The processor as the system calls it, or "unknown". */
+std::string cpu_name();
+
 /* The rows that run here, best first. */
 const std::vector<const headway_row *> &rows();
 
