@@ -152,9 +152,15 @@ int compute_repeat(const struct computation *c, int64_t runs, char *error) {
     if (median < 0)
         return -1;
     double rate = problem_flops(c->problem) / median;
-    printf("time %.6g ms (median of %lld), %.4g GFLOP/s, %.3f of the FMA peak (%s, %d thread%s: "
-           "%.4g GFLOP/s)\n",
-           median * 1e3, (long long)runs, rate * 1e-9, rate / peak, row->name, threads,
-           threads == 1 ? "" : "s", peak * 1e-9);
+    const char *plural = threads == 1 ? "" : "s";
+    if (isatty(STDOUT_FILENO))
+        printf("%-20s %12s %10s %10s %7s\n%-8s %3d thread%-1s %12.4g %10.4g %10.4g %7.3f\n", "",
+               "median ms", "GFLOP/s", "FMA peak", "share", row->name, threads, plural,
+               median * 1e3, rate * 1e-9, peak * 1e-9, rate / peak);
+    else
+        printf("time %.6g ms (median of %lld), %.4g GFLOP/s, %.3f of the FMA peak (%s, %d "
+               "thread%s: %.4g GFLOP/s)\n",
+               median * 1e3, (long long)runs, rate * 1e-9, rate / peak, row->name, threads, plural,
+               peak * 1e-9);
     return 0;
 }

@@ -28,7 +28,8 @@ int compute_run(const struct computation *computation, char *error);
 int compute_explain(const struct computation *computation, char *error);
 
 /* Warms up, runs `runs` times and prints the median time, GFLOP/s and the share of the FMA peak
- * that the same number of threads reach just before. */
+ * that the same number of threads reach just before: a line, or a table where a terminal shows it.
+ */
 int compute_repeat(const struct computation *computation, int64_t runs, char *error);
 
 /* Median seconds of `runs` runs of body, after one that doesn't count; negative when body failed.
