@@ -50,14 +50,15 @@ INLINE void apply_and_max(const int vectors, const int has_bias, const int has_r
 {
     const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
     const __m512 unit = _mm512_set1_ps(HEADWAY_EXP_UNIT);
-    const int width = vectors * LANES;
+    const int width = vectors * LANES, keys = s->keys;
+    float *const scores = s->scores;
 
-    for (int j = 0; j < s->keys; j++) {
+    for (int j = 0; j < keys; j++) {
         UNROLL for (int v = 0; v < vectors; v++) {
-            float *at = s->scores + (ptrdiff_t)j * width + v * LANES;
+            float *at = scores + (ptrdiff_t)j * width + v * LANES;
             __m512 score = _mm512_loadu_ps(at);
             if (has_bias) {
-                const __m512 bias = _mm512_loadu_ps(s->bias + (at - s->scores));
+                const __m512 bias = _mm512_loadu_ps(s->bias + (at - scores));
                 const __mmask16 out = _mm512_cmp_ps_mask(bias, minus_inf, _CMP_EQ_OQ);
                 score = _mm512_fmadd_ps(bias, unit, score);
                 score = _mm512_mask_blend_ps(out, score, minus_inf);
@@ -77,7 +78,9 @@ INLINE void apply_and_max(const int vectors, const int has_bias, const int has_r
 
 INLINE void softmax(const int vectors, const struct headway_softmax *s)
 {
-    const int width = vectors * LANES;
+    /* Copies: the compiler must take every vector store for one into *s. */
+    const int width = vectors * LANES, keys = s->keys;
+    float *const scores = s->scores;
     __m512 top[HEADWAY_MAX_VECTORS], ref[HEADWAY_MAX_VECTORS], sum[HEADWAY_MAX_VECTORS];
 
     UNROLL for (int v = 0; v < vectors; v++)
@@ -99,9 +102,9 @@ INLINE void softmax(const int vectors, const struct headway_softmax *s)
         _mm512_storeu_ps(s->rescale + v * LANES, rescale);
         _mm512_storeu_ps(s->row_max + v * LANES, top[v]);
     }
-    for (int j = 0; j < s->keys; j++) {
+    for (int j = 0; j < keys; j++) {
         UNROLL for (int v = 0; v < vectors; v++) {
-            float *at = s->scores + (ptrdiff_t)j * width + v * LANES;
+            float *at = scores + (ptrdiff_t)j * width + v * LANES;
             const __m512 p = exp_f32x16(_mm512_sub_ps(_mm512_loadu_ps(at), ref[v]));
             sum[v] = _mm512_add_ps(sum[v], p);
             _mm512_storeu_ps(at, p);
