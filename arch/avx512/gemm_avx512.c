@@ -161,6 +161,15 @@ static void rows_of_one(const struct headway_gemm *g, int64_t i, int rows)
     }
 }
 
+/* A line every fourth step of a tile, some 100 cycles: what is in flight leaves room for the tile's
+ * own loads. */
+static void prefetch_some(struct headway_ahead *ahead, int64_t steps)
+{
+    for (int64_t asked = 0; ahead->at < ahead->count && asked < steps / 4; ahead->at++)
+        for (int64_t p = 0; p < ahead->floats; p += LANES, asked++)
+            _mm_prefetch((const char *)(ahead->lines[ahead->at] + p), _MM_HINT_T1);
+}
+
 headway_gemm_fn headway_gemm_avx512;
 
 void headway_gemm_avx512(const struct headway_gemm *g)
@@ -173,6 +182,8 @@ void headway_gemm_avx512(const struct headway_gemm *g)
         /* The last two tiles share what is left: two of middling size have more chains than a full one
          * and a stub. */
         const int rows = (int)(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
+        if (g->ahead)
+            prefetch_some(g->ahead, g->k);
         switch (g->vectors) {
         case 4: rows_of_four(g, i, rows); break;
         case 3: rows_of_three(g, i, rows); break;

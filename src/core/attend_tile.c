@@ -16,7 +16,8 @@ struct tile {
     int careful; /* values behind a mask may be poison: look at each block of values first */
     float *panel, *scores, *bias, *lines, *clean;
     int32_t *first, *last;
-    float *out[HEADWAY_MAX_WIDTH]; /* of the live lanes */
+    float *lines_ahead[4 * HEADWAY_MAX_WIDTH]; /* outputs of the live lanes first */
+    struct headway_ahead ahead;
 };
 
 /* State of the online softmax over one segment. */
@@ -51,7 +52,7 @@ static void set_columns(struct headway_gemm *g, float *c, int lanes)
         g->c[v] = c + v * lanes;
 }
 
-static void scores_of(const struct tile *t, int64_t start, int count)
+static void scores_of(struct tile *t, int64_t start, int count)
 {
     struct headway_gemm g = {.m = count, .k = t->p->size, .vectors = t->vectors};
     g.a = key_at(t->p, &t->lanes, start);
@@ -59,12 +60,13 @@ static void scores_of(const struct tile *t, int64_t start, int count)
     g.a_col = 1;
     g.b = t->panel;
     g.c_row = t->lanes.width;
+    g.ahead = &t->ahead;
     set_columns(&g, t->scores, t->row->lanes);
     t->row->gemm(&g);
 }
 
 /* sum = sum * rescale + weights . values; a fresh segment's sum is written without being read. */
-static void weigh(const struct tile *t, const float *values, ptrdiff_t pitch, int count,
+static void weigh(struct tile *t, const float *values, ptrdiff_t pitch, int count,
                   const struct segment *s, int fresh, const float *rescale)
 {
     struct headway_gemm g = {.m = t->p->value_size, .k = count, .vectors = t->vectors};
@@ -76,6 +78,7 @@ static void weigh(const struct tile *t, const float *values, ptrdiff_t pitch, in
     g.b = t->scores;
     g.c_row = t->lanes.width;
     g.accumulate = !fresh;
+    g.ahead = &t->ahead;
     for (int lane = 0; lane < t->lanes.width; lane++)
         if (rescale[lane] != 1.0f)
             g.scale = rescale;
@@ -86,7 +89,7 @@ static void weigh(const struct tile *t, const float *values, ptrdiff_t pitch, in
 /* A block of values that may hold NaN or Inf where some rows exclude the key: a copy with 0 in
  * their place goes through the ordinary product, where 0 changes nothing, and what was taken out is
  * added for the rows that do see the key. */
-static void weigh_carefully(const struct tile *t, int64_t start, int count, const struct segment *s,
+static void weigh_carefully(struct tile *t, int64_t start, int count, const struct segment *s,
                             int fresh, const float *rescale, int has_bias)
 {
     const int64_t size = t->p->value_size;
@@ -131,7 +134,7 @@ static int block_ranges(const struct tile *t, int64_t start, int count)
 }
 
 /* One segment from a fresh state; returns 0 when no block of it was seen by any lane. */
-static int attend_segment(const struct tile *t, int64_t begin, int64_t end, const struct segment *s)
+static int attend_segment(struct tile *t, int64_t begin, int64_t end, const struct segment *s)
 {
     float rescale[HEADWAY_MAX_WIDTH];
     int fresh = 1;
@@ -173,8 +176,7 @@ static int attend_segment(const struct tile *t, int64_t begin, int64_t end, cons
 }
 
 /* All segments in order, merged into `whole`; returns 0 when nothing was seen. */
-static int attend_keys(const struct tile *t, const struct segment *whole,
-                       const struct segment *later)
+static int attend_keys(struct tile *t, const struct segment *whole, const struct segment *later)
 {
     int seen = 0;
     int64_t begin = t->lanes.first_min / HEADWAY_SEGMENT_KEYS * HEADWAY_SEGMENT_KEYS;
@@ -219,11 +221,12 @@ static void write_out(struct tile *t, const struct segment *whole, const struct 
     if (!seen || p->value_size == 0) {
         for (int lane = 0; lane < l->n; lane++)
             for (int64_t d = 0; d < p->value_size; d++)
-                t->out[lane][d] = 0.0f;
-    } else if (t->row->unpack(t->out, l->n, whole->sum, l->width, p->value_size, whole->total)) {
+                t->lines_ahead[lane][d] = 0.0f;
+    } else if (t->row->unpack(t->lines_ahead, l->n, whole->sum, l->width, p->value_size,
+                              whole->total)) {
         t->careful = 1;
         attend_keys(t, whole, later);
-        t->row->unpack(t->out, l->n, whole->sum, l->width, p->value_size, whole->total);
+        t->row->unpack(t->lines_ahead, l->n, whole->sum, l->width, p->value_size, whole->total);
     }
     if (p->lse.data)
         write_lse(p, l, whole, seen);
@@ -252,23 +255,36 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
     return 1;
 }
 
-/* Queries and outputs are touched once each, so every tile would wait for them: they are asked for
- * a tile ahead. */
-static void prefetch_tile(const struct headway_attend_run *run, int64_t task, const struct tile *t)
+/* What a tile touches for the first time it would wait for: its outputs, the next tile's queries,
+ * and its share of the next head's keys and values. The products ask for them on the way. A head of
+ * one block is over before asking for another pays. */
+static void look_ahead(const struct headway_attend_run *run, int64_t task, struct tile *t)
 {
     const struct headway_problem *p = run->problem;
+    const int64_t tiles = run->plan->tiles;
+    struct headway_ahead *ahead = &t->ahead;
     struct headway_lanes next;
-    float *query[HEADWAY_MAX_WIDTH];
 
-    for (int lane = 0; lane < t->lanes.n; lane++)
-        for (int64_t d = 0; d < p->value_size; d += LINE_FLOATS)
-            __builtin_prefetch(t->out[lane] + d, 1, 2);
-    if (task + 1 >= run->plan->tasks || !place(run, task + 1, &next))
+    ahead->lines = t->lines_ahead;
+    ahead->at = 0;
+    ahead->count = t->lanes.n;
+    ahead->floats = p->size > p->value_size ? p->size : p->value_size;
+    if (task + 1 < run->plan->tasks && place(run, task + 1, &next)) {
+        lines_of(p, &next, &p->query, t->lines_ahead + ahead->count);
+        ahead->count += next.n;
+    }
+    const int64_t head = task / tiles + 1;
+    if (p->keys <= HEADWAY_KEY_BLOCK || head >= p->batch * p->kv_heads)
         return;
-    lines_of(p, &next, &p->query, query);
-    for (int lane = 0; lane < next.n; lane++)
-        for (int64_t d = 0; d < p->size; d += LINE_FLOATS)
-            __builtin_prefetch(query[lane] + d, 0, 2);
+    next.kv_head = head % p->kv_heads;
+    next.b = head / p->kv_heads;
+    const int64_t keys = headway_key_length(p, next.b);
+    const int64_t from = task % tiles * keys / tiles;
+    const int64_t until = (task % tiles + 1) * keys / tiles;
+    for (int64_t j = from; j < until && ahead->count + 2 <= 4 * HEADWAY_MAX_WIDTH; j++) {
+        t->lines_ahead[ahead->count++] = (float *)key_at(p, &next, j);
+        t->lines_ahead[ahead->count++] = (float *)value_at(p, &next, j);
+    }
 }
 
 void headway_attend_task(void *context, int64_t task, int worker)
@@ -300,9 +316,9 @@ void headway_attend_task(void *context, int64_t task, int worker)
                                   stats + 3 * plan->width};
 
     lines_of(p, &t.lanes, &p->query, query);
-    lines_of(p, &t.lanes, &p->out, t.out);
+    lines_of(p, &t.lanes, &p->out, t.lines_ahead);
     run->row->pack(t.panel, t.lanes.width, (const float *const *)query, t.lanes.n, p->size,
                    p->scale);
-    prefetch_tile(run, task, &t);
+    look_ahead(run, task, &t);
     write_out(&t, &whole, &later);
 }

@@ -49,6 +49,15 @@
  * and P . V (a: values read along keys, b: weights, accumulate with the rescaling of the online
  * softmax).
  * Error: (k + 1) * 2^-24 * sum |a b| against exact arithmetic, plus rounding of scale and bias. */
+/* Lines of memory that will be needed soon: `floats` floats from each of lines[at .. count - 1]. A
+ * kernel may ask the cache for some of them between its tiles, a few at a time so that they do not
+ * stand in the way of its own loads, and moves `at`. They have no part in any result. */
+struct headway_ahead {
+    float *const *lines;
+    int at, count;
+    int64_t floats;
+};
+
 struct headway_gemm {
     int64_t m;
     int64_t k;
@@ -62,6 +71,7 @@ struct headway_gemm {
     const int *count;
     const float *scale;
     const float *bias;
+    struct headway_ahead *ahead; /* or NULL */
 };
 typedef void headway_gemm_fn(const struct headway_gemm *g);
 
