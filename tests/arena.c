@@ -109,8 +109,8 @@ static float *copy_at(const struct arena *a, const float *at)
     abort();
 }
 
-void arena_take(const struct arena *a, const headway_tensor *t, const int64_t *lengths, int row_axis,
-                float otherwise, float *dense)
+void arena_take(const struct arena *a, const headway_tensor *t, const int64_t *lengths,
+                int row_axis, float otherwise, float *dense)
 {
     const int64_t count = elements(t);
     for (int64_t n = 0; n < count; n++) {

@@ -15,14 +15,16 @@
 
 enum { OTHER_ERRNO = 4321 };
 
-/* ---- environment ------------------------------------------------------------------------------ */
+/* ---- environment ------------------------------------------------------------------------------
+ */
 
 static struct {
     int rounding;
     uint64_t control;
 } before;
 
-/* What of the floating-point unit's control no call may change: rounding, masks, flushing to zero. */
+/* What of the floating-point unit's control no call may change: rounding, masks, flushing to zero.
+ */
 static uint64_t control_bits(void)
 {
 #if defined(__SSE__)
@@ -48,13 +50,15 @@ void environment_leave(int flags_free)
 {
     const int raised = fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
     CHECK(!flags_free || !raised, "raised%s%s%s", raised & FE_INVALID ? " invalid" : "",
-          raised & FE_DIVBYZERO ? " division by zero" : "", raised & FE_OVERFLOW ? " overflow" : "");
+          raised & FE_DIVBYZERO ? " division by zero" : "",
+          raised & FE_OVERFLOW ? " overflow" : "");
     CHECK(fegetround() == before.rounding && control_bits() == before.control,
           "the floating-point environment changed");
     CHECK(errno == OTHER_ERRNO, "errno became %d", errno);
 }
 
-/* ---- layout ----------------------------------------------------------------------------------- */
+/* ---- layout -----------------------------------------------------------------------------------
+ */
 
 struct operands {
     headway_tensor query, key, value, out, lse, mask;
@@ -118,14 +122,17 @@ static void lay_all(struct operands *o, const struct problem *p, enum layout lay
 
 static void lay_extras(struct operands *o, const struct problem *p, enum layout layout)
 {
-    static const int same[4] = {0, 1, 2, 3}, lse_turned[3] = {0, 2, 1}, mask_turned[4] = {0, 1, 3, 2},
-                     mask_turned2[2] = {1, 0};
+    static const int same[4] = {0, 1, 2, 3}, lse_turned[3] = {0, 2, 1},
+                     mask_turned[4] = {0, 1, 3, 2}, mask_turned2[2] = {1, 0};
     const int turn = layout == LAYOUT_BHLD, odd = layout == LAYOUT_ODD;
     lay(&o->lse, turn ? lse_turned : same, odd ? 2 : 1, odd ? 3 : 0, layout == LAYOUT_NEGATIVE);
     arena_place(&o->arena, &o->lse);
     if (p->mask_kind == MASK_NONE)
         return;
-    lay(&o->mask, !turn || p->mask_rank == 1 ? same : p->mask_rank == 2 ? mask_turned2 : mask_turned,
+    lay(&o->mask,
+        !turn || p->mask_rank == 1 ? same
+        : p->mask_rank == 2        ? mask_turned2
+                                   : mask_turned,
         odd ? 3 : 1, odd ? 5 : 0, layout == LAYOUT_NEGATIVE);
     arena_place(&o->arena, &o->mask);
     scatter(&o->mask, p->mask);
@@ -158,7 +165,8 @@ static void lay_out(struct operands *o, const struct problem *p, enum layout lay
     arena_seal(&o->arena);
 }
 
-/* ---- results ---------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------
+ */
 
 struct answer answer_make(const struct problem *p, int64_t outs)
 {
@@ -197,7 +205,8 @@ void compare_bits(const struct answer *a, const struct answer *b, const char *wh
     check_bits(a->lse, b->lse, a->lses, what);
 }
 
-/* ---- the call --------------------------------------------------------------------------------- */
+/* ---- the call ---------------------------------------------------------------------------------
+ */
 
 headway_engine *engine_make(const char *isa, int threads)
 {
@@ -219,8 +228,8 @@ struct answer attend(const headway_engine *engine, const struct problem *p, enum
 {
     headway_attention_params params;
     struct operands o;
-    struct answer a = answer_make(p, p->shape.batch * p->shape.queries * p->shape.heads *
-                                          p->shape.value_size);
+    struct answer a =
+        answer_make(p, p->shape.batch * p->shape.queries * p->shape.heads * p->shape.value_size);
     size_t bytes = 0;
     char text[400];
 

@@ -1,5 +1,6 @@
-/* Attention problems for the tests: what is asked for as dense arrays, and a call that lays it out in
- * guarded memory, poisons what must not be read, and looks at everything the call may not have touched. */
+/* Attention problems for the tests: what is asked for as dense arrays, and a call that lays it out
+ * in guarded memory, poisons what must not be read, and looks at everything the call may not have
+ * touched. */
 #ifndef HEADWAY_ATTEND_TESTS_H
 #define HEADWAY_ATTEND_TESTS_H
 
@@ -47,7 +48,8 @@ void problem_causal(struct problem *p, headway_causal causal);
 /* Random lengths, 0 and the full length among them; keys and values beyond are NaN. */
 void problem_lengths(struct problem *p, int query, int key);
 /* Rank 1, 2 or 4; bit a of `full` (0: batch .. 3: keys) says that axis a is not broadcast. About a
- * quarter of the entries excludes; float masks add normal numbers elsewhere, and some lines exclude all. */
+ * quarter of the entries excludes; float masks add normal numbers elsewhere, and some lines exclude
+ * all. */
 void problem_mask(struct problem *p, enum mask_kind kind, int rank, unsigned full);
 /* A mask of that kind and of full extents, all true or 0, to be filled by the caller. */
 void problem_mask_full(struct problem *p, enum mask_kind kind);
@@ -94,9 +96,9 @@ enum layout {
     LAYOUTS
 };
 
-/* Calls headway_attention() and hands out what it wrote. Fails the case when the status isn't OK, when
- * anything but the asked rows of out and lse changed, when the floating-point environment or errno
- * did, or when an exception flag was raised that must not be. */
+/* Calls headway_attention() and hands out what it wrote. Fails the case when the status isn't OK,
+ * when anything but the asked rows of out and lse changed, when the floating-point environment or
+ * errno did, or when an exception flag was raised that must not be. */
 struct answer attend(const headway_engine *engine, const struct problem *p, enum layout layout,
                      int at_end);
 

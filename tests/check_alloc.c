@@ -104,9 +104,7 @@ void free(void *memory)
 }
 #pragma GCC visibility pop
 
-static void interpose(void)
-{
-}
+static void interpose(void) {}
 #endif
 
 static void begin_watch(void)
@@ -121,7 +119,8 @@ static long end_watch(void)
     return atomic_load(&calls);
 }
 
-/* ---- the interposition itself ----------------------------------------------------------------- */
+/* ---- the interposition itself -----------------------------------------------------------------
+ */
 
 static void check_counter(void)
 {
@@ -140,7 +139,8 @@ static void check_counter(void)
     CHECK(seen >= 2, "an engine made and destroyed counts as %ld", seen);
 }
 
-/* ---- attention -------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------
+ */
 
 struct call {
     headway_attention_params params;
@@ -183,14 +183,14 @@ static void run_attention(const headway_engine *engine, const struct shape *s, c
     c.workspace = check_guard(c.bytes, 0);
     /* The first call makes OpenMP's threads. */
     for (int n = 0; n < 2 && status == HEADWAY_OK; n++)
-        status = headway_attention(engine, &c.params, &c.query, &c.key, &c.value, &c.out, c.workspace,
-                                   c.bytes);
+        status = headway_attention(engine, &c.params, &c.query, &c.key, &c.value, &c.out,
+                                   c.workspace, c.bytes);
     char text[2000];
     size_t bytes;
     begin_watch();
     for (int n = 0; n < 3 && status == HEADWAY_OK; n++)
-        status = headway_attention(engine, &c.params, &c.query, &c.key, &c.value, &c.out, c.workspace,
-                                   c.bytes);
+        status = headway_attention(engine, &c.params, &c.query, &c.key, &c.value, &c.out,
+                                   c.workspace, c.bytes);
     const long computing = end_watch();
     begin_watch();
     headway_attention_workspace(engine, &c.params, &c.query, &c.key, &c.value, &bytes);
@@ -200,8 +200,8 @@ static void run_attention(const headway_engine *engine, const struct shape *s, c
     const long asking = end_watch();
     CHECK(status == HEADWAY_OK, "%s", headway_status_text(status));
     CHECK(computing == 0, "%s: headway_attention called the allocator %ld times", isa, computing);
-    CHECK(asking == 0, "%s: workspace, explain and a failing call called the allocator %ld times", isa,
-          asking);
+    CHECK(asking == 0, "%s: workspace, explain and a failing call called the allocator %ld times",
+          isa, asking);
     check_guard_free(c.query.data);
     check_guard_free(c.key.data);
     check_guard_free(c.value.data);
@@ -211,7 +211,8 @@ static void run_attention(const headway_engine *engine, const struct shape *s, c
     check_guard_free(c.workspace);
 }
 
-/* ---- the layer -------------------------------------------------------------------------------- */
+/* ---- the layer --------------------------------------------------------------------------------
+ */
 
 static void run_layer(const headway_engine *engine, int64_t batch, int64_t rows, int64_t heads,
                       const char *isa)
@@ -260,8 +261,8 @@ static void run_layer(const headway_engine *engine, int64_t batch, int64_t rows,
 
 int main(int argc, char **argv)
 {
-    static const struct shape shapes[] = {{1, 5, 7, 2, 1, 8, 8},        {1, 70, 700, 4, 2, 64, 64},
-                                          {1, 1, 1300, 8, 8, 64, 64},   {1, 260, 513, 1, 1, 64, 64},
+    static const struct shape shapes[] = {{1, 5, 7, 2, 1, 8, 8},      {1, 70, 700, 4, 2, 64, 64},
+                                          {1, 1, 1300, 8, 8, 64, 64}, {1, 260, 513, 1, 1, 64, 64},
                                           {3, 70, 70, 3, 3, 128, 40}, {1, 70, 130, 1, 1, 72, 576}};
     static const int threads[] = {1, 2, 3, 7};
     static const int64_t rows[] = {1, 60, 45, 150};
@@ -271,9 +272,11 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     interpose();
     check_counter();
-    while (count_here < COUNT(rows_here) && (rows_here[count_here] = check_next_row(&index)) != NULL)
+    while (count_here < COUNT(rows_here) &&
+           (rows_here[count_here] = check_next_row(&index)) != NULL)
         count_here++;
-    /* More threads from engine to engine: those that a smaller team sends home free memory as they go. */
+    /* More threads from engine to engine: those that a smaller team sends home free memory as they
+     * go. */
     for (int t = 0; t < COUNT(threads); t++)
         for (int r = 0; r < count_here; r++) {
             const char *isa = rows_here[r]->name;

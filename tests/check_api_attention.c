@@ -29,8 +29,9 @@ static struct fixture f;
 
 static void reset(void)
 {
-    static const int64_t query[4] = {B, LQ, HQ, D}, key[4] = {B, LK, HKV, D}, value[4] = {B, LK, HKV, DV},
-                         out[4] = {B, LQ, HQ, DV}, mask[4] = {B, HQ, LQ, LK}, lse[3] = {B, HQ, LQ};
+    static const int64_t query[4] = {B, LQ, HQ, D}, key[4] = {B, LK, HKV, D},
+                         value[4] = {B, LK, HKV, DV}, out[4] = {B, LQ, HQ, DV},
+                         mask[4] = {B, HQ, LQ, LK}, lse[3] = {B, HQ, LQ};
     const headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
     f.params = params;
     f.params_at = &f.params;
@@ -68,7 +69,8 @@ enum { WORKSPACE = 1, CALL = 2, EXPLAIN = 4, ALL = 7 };
 
 static headway_status ask_workspace(void)
 {
-    return headway_attention_workspace(f.engine, f.params_at, f.query_at, f.key_at, f.value_at, f.bytes_at);
+    return headway_attention_workspace(f.engine, f.params_at, f.query_at, f.key_at, f.value_at,
+                                       f.bytes_at);
 }
 
 static headway_status call(size_t bytes)
@@ -79,8 +81,8 @@ static headway_status call(size_t bytes)
 
 static headway_status explain(void)
 {
-    return headway_attention_explain(f.engine, f.params_at, f.query_at, f.key_at, f.value_at, f.text_at,
-                                     f.text_size);
+    return headway_attention_explain(f.engine, f.params_at, f.query_at, f.key_at, f.value_at,
+                                     f.text_at, f.text_size);
 }
 
 struct bad {
@@ -117,10 +119,10 @@ static void try_bad(const struct bad *bad)
     }
 }
 
-#define BAD(name, ...)       \
-    static void name(void)   \
-    {                        \
-        __VA_ARGS__;         \
+#define BAD(name, ...)                                                                             \
+    static void name(void)                                                                         \
+    {                                                                                              \
+        __VA_ARGS__;                                                                               \
     }
 
 BAD(no_engine, f.engine = NULL)
@@ -223,7 +225,8 @@ BAD(causal_unknown, f.params.causal = (headway_causal)4)
 BAD(causal_negative, f.params.causal = (headway_causal)-1)
 BAD(offsets_missing, f.params.causal = HEADWAY_CAUSAL_OFFSETS)
 BAD(offsets_alone, f.params.causal_offsets = f.offsets)
-BAD(offsets_besides, f.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT; f.params.causal_offsets = f.offsets)
+BAD(offsets_besides, f.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
+    f.params.causal_offsets = f.offsets)
 BAD(scale_nan, f.scale = NAN; f.params.scale = &f.scale)
 BAD(scale_inf, f.scale = -INFINITY; f.params.scale = &f.scale)
 BAD(workspace_missing, f.workspace_at = NULL)
@@ -233,7 +236,10 @@ BAD(workspace_odd, f.workspace_at = f.workspace + 32)
 #define OVERLAP HEADWAY_ERROR_OVERLAP
 #define MEMORY HEADWAY_ERROR_MEMORY
 #define UNSUPPORTED HEADWAY_ERROR_UNSUPPORTED
-#define CASE(name, status, words, where) {#name, name, status, words, where}
+#define CASE(name, status, words, where)                                                           \
+    {                                                                                              \
+#name, name, status, words, where                                                          \
+    }
 
 static const struct bad bads[] = {
     CASE(no_engine, ARGUMENT, "", ALL),
@@ -367,7 +373,8 @@ static void check_explain(void)
     CHECK(explain() == HEADWAY_OK && f.text[0] == 0, "one byte: %s", f.text);
     memset(f.text, '#', sizeof f.text);
     f.text_size = 10;
-    CHECK(explain() == HEADWAY_OK && strlen(f.text) == 9 && f.text[10] == '#', "ten bytes: %s", f.text);
+    CHECK(explain() == HEADWAY_OK && strlen(f.text) == 9 && f.text[10] == '#', "ten bytes: %s",
+          f.text);
 }
 
 /* Legal, and the result is that of the plain call. */
@@ -425,10 +432,11 @@ static void check_odd_but_legal(void)
     reset();
     f.key_at = f.value_at = &f.key;
     f.out.shape[3] = D;
-    CHECK(headway_attention(f.engine, NULL, &f.query, &f.key, &f.key,
-                            &(headway_tensor){f.memory + 1000, HEADWAY_F32, 4, {B, LQ, HQ, D},
-                                              {LQ * HQ * D, HQ * D, D, 1}},
-                            f.workspace, sizeof f.workspace) == HEADWAY_OK,
+    CHECK(headway_attention(
+              f.engine, NULL, &f.query, &f.key, &f.key,
+              &(headway_tensor){
+                  f.memory + 1000, HEADWAY_F32, 4, {B, LQ, HQ, D}, {LQ * HQ * D, HQ * D, D, 1}},
+              f.workspace, sizeof f.workspace) == HEADWAY_OK,
           "key and value are one tensor");
 }
 
@@ -452,11 +460,11 @@ static void check_single(void)
         params.mask = &t[4];
         params.lse = &t[5];
         reset();
-        const headway_status status =
-            headway_attention(engine, &params, &t[0], &t[1], &t[2], &t[3], f.workspace, sizeof f.workspace);
+        const headway_status status = headway_attention(engine, &params, &t[0], &t[1], &t[2], &t[3],
+                                                        f.workspace, sizeof f.workspace);
         CHECK(status == HEADWAY_OK, "%s", headway_status_text(status));
-        CHECK(memory[3] == 3 && memory[5] == 0.125f && memory[6] == 42, "%g, lse %g", (double)memory[3],
-              (double)memory[5]);
+        CHECK(memory[3] == 3 && memory[5] == 0.125f && memory[6] == 42, "%g, lse %g",
+              (double)memory[3], (double)memory[5]);
     }
 }
 

@@ -5,7 +5,19 @@
 
 #include "check_api.h"
 
-enum { B = 2, LQ = 3, LK = 5, HEADS = 4, KV_HEADS = 2, D = 8, DV = 6, E = 10, EK = 12, EV = 14, EO = 16 };
+enum {
+    B = 2,
+    LQ = 3,
+    LK = 5,
+    HEADS = 4,
+    KV_HEADS = 2,
+    D = 8,
+    DV = 6,
+    E = 10,
+    EK = 12,
+    EV = 14,
+    EO = 16
+};
 enum { FLOATS = 6000, UNTOUCHED = 4242 };
 
 struct fixture {
@@ -121,18 +133,22 @@ struct bad {
     int where;
 };
 
-#define BAD(name, ...)       \
-    static void name(void)   \
-    {                        \
-        __VA_ARGS__;         \
+#define BAD(name, ...)                                                                             \
+    static void name(void)                                                                         \
+    {                                                                                              \
+        __VA_ARGS__;                                                                               \
     }
 #define ARGUMENT HEADWAY_ERROR_ARGUMENT
 #define OVERLAP HEADWAY_ERROR_OVERLAP
 #define MEMORY HEADWAY_ERROR_MEMORY
 #define UNSUPPORTED HEADWAY_ERROR_UNSUPPORTED
-#define CASE(name, status, words, where) {#name, name, status, words, where}
+#define CASE(name, status, words, where)                                                           \
+    {                                                                                              \
+#name, name, status, words, where                                                          \
+    }
 
-/* ---- create ----------------------------------------------------------------------------------- */
+/* ---- create -----------------------------------------------------------------------------------
+ */
 
 BAD(no_engine, f.engine = NULL)
 BAD(no_config, f.config_at = NULL)
@@ -333,7 +349,8 @@ static void check_created(void)
     expect_created("transposed");
 }
 
-/* ---- forward ---------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------
+ */
 
 enum { WORKSPACE = 1, CALL = 2, EXPLAIN = 4, ALL = 7 };
 
@@ -452,7 +469,8 @@ static const struct bad forwards[] = {
 static headway_status call(int where)
 {
     if (where == WORKSPACE)
-        return headway_mha_workspace(f.layer, &f.params, f.query_at, f.key_at, f.value_at, f.bytes_at);
+        return headway_mha_workspace(f.layer, &f.params, f.query_at, f.key_at, f.value_at,
+                                     f.bytes_at);
     if (where == CALL)
         return headway_mha_forward(f.layer, &f.params, f.query_at, f.key_at, f.value_at, f.out_at,
                                    f.workspace_at, f.given);
@@ -497,7 +515,8 @@ static void check_forward_edges(void)
     for (size_t size = 1; size < 600; size += 7) {
         memset(f.text, '#', sizeof f.text);
         f.text_size = size;
-        CHECK(call(EXPLAIN) == HEADWAY_OK && strlen(f.text) < size && f.text[size] == '#', "%zu bytes", size);
+        CHECK(call(EXPLAIN) == HEADWAY_OK && strlen(f.text) < size && f.text[size] == '#',
+              "%zu bytes", size);
     }
 }
 

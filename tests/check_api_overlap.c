@@ -10,7 +10,8 @@ static _Alignas(64) unsigned char workspace[1 << 20];
 static float memory[ROOM];
 static unsigned char owner[ROOM];
 
-/* Notes who owns each element; returns whether it had another owner before: itself, if an output. */
+/* Notes who owns each element; returns whether it had another owner before: itself, if an output.
+ */
 static int take_elements(const headway_tensor *t, unsigned char who)
 {
     int clash = 0;
@@ -18,8 +19,8 @@ static int take_elements(const headway_tensor *t, unsigned char who)
         for (int64_t b = 0; b < t->shape[1]; b++)
             for (int64_t c = 0; c < t->shape[2]; c++)
                 for (int64_t d = 0; d < t->shape[3]; d++) {
-                    const int64_t at = (float *)t->data - memory + (a ? a * t->stride[0] : 0) + b * t->stride[1] +
-                                       c * t->stride[2] + d * t->stride[3];
+                    const int64_t at = (float *)t->data - memory + (a ? a * t->stride[0] : 0) +
+                                       b * t->stride[1] + c * t->stride[2] + d * t->stride[3];
                     clash |= owner[at] == OUTPUT || (who == OUTPUT && owner[at] != FREE);
                     owner[at] = who;
                 }
@@ -34,8 +35,10 @@ static int64_t below(uint64_t *random, int64_t n)
 /* Somewhere near the middle, where no stride used here leaves the room. */
 static headway_tensor anywhere(uint64_t *random, const int64_t shape[4])
 {
-    static const int64_t strides[] = {0, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 18, 24, 27, 36, 48, 54, 72, 108};
-    headway_tensor t = headway_tensor_dense(memory + ROOM / 2 + below(random, 120), HEADWAY_F32, 4, shape);
+    static const int64_t strides[] = {0,  1,  2,  3,  4,  5,  6,  8,  9,  12,
+                                      16, 18, 24, 27, 36, 48, 54, 72, 108};
+    headway_tensor t =
+        headway_tensor_dense(memory + ROOM / 2 + below(random, 120), HEADWAY_F32, 4, shape);
     for (int axis = 0; axis < 3; axis++) {
         t.stride[axis] = strides[below(random, COUNT(strides))];
         if (below(random, 5) == 0)
@@ -51,20 +54,25 @@ static void check_against_force(void)
     if (!check_case("overlap: as brute force finds it"))
         return;
     for (int n = 0; n < 60000; n++) {
-        const int64_t b = 1 + below(&random, 2), lq = 1 + below(&random, 3), lk = 1 + below(&random, 3);
-        const int64_t h = 1 + below(&random, 2), d = 1 + below(&random, 4), dv = 1 + below(&random, 4);
+        const int64_t b = 1 + below(&random, 2), lq = 1 + below(&random, 3),
+                      lk = 1 + below(&random, 3);
+        const int64_t h = 1 + below(&random, 2), d = 1 + below(&random, 4),
+                      dv = 1 + below(&random, 4);
         const int64_t query_shape[4] = {b, lq, h, d}, key_shape[4] = {b, lk, h, d};
         const int64_t value_shape[4] = {b, lk, h, dv}, out_shape[4] = {b, lq, h, dv};
-        const headway_tensor query = anywhere(&random, query_shape), key = anywhere(&random, key_shape);
-        const headway_tensor value = anywhere(&random, value_shape), out = anywhere(&random, out_shape);
+        const headway_tensor query = anywhere(&random, query_shape),
+                             key = anywhere(&random, key_shape);
+        const headway_tensor value = anywhere(&random, value_shape),
+                             out = anywhere(&random, out_shape);
         memset(owner, FREE, sizeof owner);
         take_elements(&query, INPUT);
         take_elements(&key, INPUT);
         take_elements(&value, INPUT);
         const int clash = take_elements(&out, OUTPUT);
-        const headway_status status =
-            headway_attention(engine, NULL, &query, &key, &value, &out, workspace, sizeof workspace);
-        CHECK(status == HEADWAY_ERROR_OVERLAP || status == HEADWAY_OK, "%s", headway_status_text(status));
+        const headway_status status = headway_attention(engine, NULL, &query, &key, &value, &out,
+                                                        workspace, sizeof workspace);
+        CHECK(status == HEADWAY_ERROR_OVERLAP || status == HEADWAY_OK, "%s",
+              headway_status_text(status));
         CHECK(!clash || status == HEADWAY_ERROR_OVERLAP, "an overlap that was not seen (%d)", n);
         overlapping += clash;
         apart += !clash;
@@ -74,7 +82,8 @@ static void check_against_force(void)
           "%d overlap, %d do not, of which %d are refused", overlapping, apart, careful);
 }
 
-/* Query, key, value and out side by side in one buffer, by token, by head or by batch, in all orders. */
+/* Query, key, value and out side by side in one buffer, by token, by head or by batch, in all
+ * orders. */
 static void check_packed(void)
 {
     for (int by = 0; by < 4; by++)
@@ -113,8 +122,8 @@ static void check_packed(void)
             take_elements(&t[1], INPUT);
             take_elements(&t[2], INPUT);
             CHECK(!take_elements(&t[3], OUTPUT), "the case is wrong");
-            const headway_status status =
-                headway_attention(engine, NULL, &t[0], &t[1], &t[2], &t[3], workspace, sizeof workspace);
+            const headway_status status = headway_attention(engine, NULL, &t[0], &t[1], &t[2],
+                                                            &t[3], workspace, sizeof workspace);
             CHECK(status == HEADWAY_OK, "%s", headway_status_text(status));
         }
 }

@@ -1,6 +1,6 @@
-/* headway_attention() on every row that runs here and on 1, 2, 3 and 7 threads: against the reference
- * under its bounds, against the scalar row bit by bit, between unreadable pages, with poison in all that
- * must not be read. --quick takes a sample, for emulators and sanitizers. */
+/* headway_attention() on every row that runs here and on 1, 2, 3 and 7 threads: against the
+ * reference under its bounds, against the scalar row bit by bit, between unreadable pages, with
+ * poison in all that must not be read. --quick takes a sample, for emulators and sanitizers. */
 #include "check_attention.h"
 
 #include <stdio.h>

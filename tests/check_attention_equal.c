@@ -11,7 +11,8 @@ static void same_line(const struct problem *p, const struct answer *a, const int
 {
     check_bits(out_line(p, a, at[0], at[1], at[2]), out_line(q, b, other[0], other[1], other[2]),
                p->shape.value_size, what);
-    check_bits(lse_at(p, a, at[0], at[1], at[2]), lse_at(q, b, other[0], other[1], other[2]), 1, what);
+    check_bits(lse_at(p, a, at[0], at[1], at[2]), lse_at(q, b, other[0], other[1], other[2]), 1,
+               what);
 }
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high)
@@ -38,7 +39,8 @@ static struct problem *rows_of(const struct problem *from, int64_t b, int64_t fi
     s.queries = count;
     struct problem *full = problem_copy(from), *p = problem_make(&s, 0);
     problem_mask_expand(full);
-    memcpy(p->query, query_line(from, b, first, 0), (size_t)(count * s.heads * s.size) * sizeof(float));
+    memcpy(p->query, query_line(from, b, first, 0),
+           (size_t)(count * s.heads * s.size) * sizeof(float));
     memcpy(p->key, key_line(from, b, 0, 0), (size_t)(s.keys * s.kv_heads * s.size) * sizeof(float));
     memcpy(p->value, value_line(from, b, 0, 0),
            (size_t)(s.keys * s.kv_heads * s.value_size) * sizeof(float));
@@ -102,7 +104,8 @@ static void check_split(const struct subject *s)
     for (int n = 0; n < variants(); n++) {
         struct problem *p = variant(&shape, n);
         const int64_t chunk = chunks[n % 4], b = n % 2;
-        if (check_case("%s: %lld query rows at a time, %s", s->isa, (long long)chunk, problem_name(p))) {
+        if (check_case("%s: %lld query rows at a time, %s", s->isa, (long long)chunk,
+                       problem_name(p))) {
             struct answer whole = attend(s->engines[n % THREADS], p, LAYOUT_DENSE, 1);
             for (int64_t first = 0; first < shape.queries; first += chunk) {
                 const int64_t left = shape.queries - first, count = left < chunk ? left : chunk;
@@ -167,8 +170,8 @@ static struct problem *as_mask(const struct problem *p, enum mask_kind kind)
 
 static void check_masks_as(const struct subject *s)
 {
-    static const struct shape shapes[] = {{2, 37, 290, 4, 2, 16, 8}, {1, 5, 129, 1, 1, 3, 40},
-                                          {3, 130, 65, 2, 2, 8, 8}};
+    static const struct shape shapes[] = {
+        {2, 37, 290, 4, 2, 16, 8}, {1, 5, 129, 1, 1, 3, 40}, {3, 130, 65, 2, 2, 8, 8}};
     for (int n = 0; n < 3; n++) {
         struct problem *p = problem_make(&shapes[n], (uint64_t)n);
         problem_mask(p, MASK_BOOL, 4, n == 0 ? 15 : n == 1 ? 12 : 9);
@@ -226,7 +229,8 @@ static struct problem *turn_heads(const struct problem *p)
         for (int64_t i = 0; i < s->queries; i++)
             for (int64_t h = 0; h < s->heads; h++) {
                 const int64_t to = (s->kv_heads - 1 - h / group) * group + (h + 1) % group;
-                memcpy(query_line(q, b, i, to), query_line(p, b, i, h), (size_t)s->size * sizeof(float));
+                memcpy(query_line(q, b, i, to), query_line(p, b, i, h),
+                       (size_t)s->size * sizeof(float));
             }
         for (int64_t j = 0; j < s->keys; j++)
             for (int64_t g = 0; g < s->kv_heads; g++) {
@@ -254,7 +258,8 @@ static void check_turned(const struct subject *s)
             for (int64_t b = 0; b < shape.batch; b++)
                 for (int64_t i = 0; i < shape.queries; i++)
                     for (int64_t h = 0; h < shape.heads; h++) {
-                        const int64_t to = (shape.kv_heads - 1 - h / group) * group + (h + 1) % group;
+                        const int64_t to =
+                            (shape.kv_heads - 1 - h / group) * group + (h + 1) % group;
                         const int64_t at[3] = {b, i, h}, turned[3] = {b, i, to};
                         same_line(p, &x, at, q, &y, turned, "turned");
                     }
@@ -275,7 +280,8 @@ static void check_repeated(const struct subject *s)
         const int64_t group = shape.heads / shape.kv_heads;
         struct shape wide = shape;
         wide.kv_heads = wide.heads;
-        struct problem *p = problem_make(&shape, (uint64_t)n), *q = problem_make(&wide, (uint64_t)n);
+        struct problem *p = problem_make(&shape, (uint64_t)n),
+                       *q = problem_make(&wide, (uint64_t)n);
         memcpy(q->query, p->query,
                (size_t)(shape.batch * shape.queries * shape.heads * shape.size) * sizeof(float));
         for (int64_t b = 0; b < shape.batch; b++)

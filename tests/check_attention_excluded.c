@@ -6,10 +6,9 @@
 #include "check_attention.h"
 
 enum poison { KEY_NAN, KEY_INF, VALUE_NAN, VALUE_INF, VALUE_MIXED, QUERY_NAN, MASK_NAN, POISONS };
-static const char *const poison_names[POISONS] = {"NaN in keys",   "Inf in keys",
-                                                  "NaN in values", "Inf in values",
-                                                  "NaN and Inf in values", "NaN in a query",
-                                                  "NaN in the mask"};
+static const char *const poison_names[POISONS] = {
+    "NaN in keys",           "Inf in keys",    "NaN in values",  "Inf in values",
+    "NaN and Inf in values", "NaN in a query", "NaN in the mask"};
 
 /* Keys of one batch and KV head that were spoilt, or one query row. */
 struct spoilt {
@@ -39,13 +38,27 @@ static void spoil(struct problem *p, enum poison poison, struct spoilt *x, uint6
         float *key = key_line(p, x->b, j, x->head), *value = value_line(p, x->b, j, x->head);
         x->keys[n] = j;
         switch (poison) {
-        case KEY_NAN: key[below(random, s->size)] = NAN; break;
-        case KEY_INF: key[below(random, s->size)] = below(random, 2) ? INFINITY : -INFINITY; break;
-        case VALUE_NAN: value[x->column] = NAN; break;
-        case VALUE_INF: value[x->column] = INFINITY; break;
-        case VALUE_MIXED: value[x->column] = below(random, 2) ? -INFINITY : NAN; break;
-        case QUERY_NAN: query_line(p, x->b, x->row, x->head)[below(random, s->size)] = NAN; break;
-        default: ((float *)p->mask)[mask_index(p, x->b, x->head, x->row, j)] = NAN; break;
+        case KEY_NAN:
+            key[below(random, s->size)] = NAN;
+            break;
+        case KEY_INF:
+            key[below(random, s->size)] = below(random, 2) ? INFINITY : -INFINITY;
+            break;
+        case VALUE_NAN:
+            value[x->column] = NAN;
+            break;
+        case VALUE_INF:
+            value[x->column] = INFINITY;
+            break;
+        case VALUE_MIXED:
+            value[x->column] = below(random, 2) ? -INFINITY : NAN;
+            break;
+        case QUERY_NAN:
+            query_line(p, x->b, x->row, x->head)[below(random, s->size)] = NAN;
+            break;
+        default:
+            ((float *)p->mask)[mask_index(p, x->b, x->head, x->row, j)] = NAN;
+            break;
         }
     }
 }
@@ -139,8 +152,10 @@ static void check_spoilt(const struct subject *s, struct problem *clean, enum po
 
 void check_excluded(const struct subject *s)
 {
-    static const struct shape shapes[] = {{2, 40, 300, 4, 2, 8, 12}, {1, 70, 700, 2, 2, 5, 6},
-                                          {2, 17, 129, 3, 1, 16, 33}, {1, 130, 140, 1, 1, 8, 8}};
+    static const struct shape shapes[] = {{2, 40, 300, 4, 2, 8, 12},
+                                          {1, 70, 700, 2, 2, 5, 6},
+                                          {2, 17, 129, 3, 1, 16, 33},
+                                          {1, 130, 140, 1, 1, 8, 8}};
     for (int n = 0; n < (quick ? 4 : 8); n++) {
         struct problem *p = problem_make(&shapes[n % 4], (uint64_t)n);
         problem_causal(p, (headway_causal)(n % 2 ? 1 + n / 2 % 3 : 0));
@@ -155,7 +170,8 @@ void check_excluded(const struct subject *s)
     }
 }
 
-/* ---- nothing to do ---------------------------------------------------------------------------- */
+/* ---- nothing to do ----------------------------------------------------------------------------
+ */
 
 static void check_empty_shape(const struct subject *s, const struct shape *shape)
 {
@@ -178,18 +194,19 @@ static void check_empty_shape(const struct subject *s, const struct shape *shape
 
 void check_empty(const struct subject *s)
 {
-    static const struct shape shapes[] = {{0, 3, 4, 2, 1, 5, 6}, {2, 0, 4, 2, 1, 5, 6},
-                                          {2, 3, 0, 2, 1, 5, 6}, {2, 3, 4, 2, 1, 5, 0},
-                                          {0, 0, 0, 1, 1, 1, 0}, {2, 3, 0, 2, 1, 5, 0},
+    static const struct shape shapes[] = {{0, 3, 4, 2, 1, 5, 6},   {2, 0, 4, 2, 1, 5, 6},
+                                          {2, 3, 0, 2, 1, 5, 6},   {2, 3, 4, 2, 1, 5, 0},
+                                          {0, 0, 0, 1, 1, 1, 0},   {2, 3, 0, 2, 1, 5, 0},
                                           {1, 40, 700, 2, 2, 3, 0}};
     for (int n = 0; n < (int)(sizeof shapes / sizeof *shapes); n++)
         check_empty_shape(s, &shapes[n]);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory -----------------------------------------------------------------------------------
+ */
 
-static size_t workspace_of(const headway_engine *engine, int64_t batch, int64_t queries, int64_t keys,
-                           const headway_tensor *mask)
+static size_t workspace_of(const headway_engine *engine, int64_t batch, int64_t queries,
+                           int64_t keys, const headway_tensor *mask)
 {
     const int64_t query_shape[4] = {batch, queries, 8, 64}, key_shape[4] = {batch, keys, 2, 64};
     const headway_tensor query = headway_tensor_dense(NULL, HEADWAY_F32, 4, query_shape);
@@ -197,7 +214,8 @@ static size_t workspace_of(const headway_engine *engine, int64_t batch, int64_t 
     headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
     size_t bytes = 0;
     params.mask = mask;
-    const headway_status status = headway_attention_workspace(engine, &params, &query, &key, &key, &bytes);
+    const headway_status status =
+        headway_attention_workspace(engine, &params, &query, &key, &key, &bytes);
     CHECK(status == HEADWAY_OK, "workspace: %s", headway_status_text(status));
     return bytes;
 }

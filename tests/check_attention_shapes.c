@@ -5,7 +5,7 @@
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-static const int64_t lengths[] = {1,  2,  7,  15, 16,  17,  31,  33,  47,  48,  49,   63,  64,
+static const int64_t lengths[] = {1,  2,   7,   15,  16,  17,  31,  33,  47,  48,  49,   63,  64,
                                   65, 127, 128, 129, 255, 257, 511, 512, 513, 640, 1025, 1300};
 static const int64_t sizes[] = {1, 3, 8, 17, 32, 40, 64, 72, 80, 128, 256, 576};
 static const int64_t heads[][2] = {{1, 1}, {2, 1}, {3, 3}, {3, 1}, {4, 1}, {7, 1},
@@ -30,7 +30,8 @@ static void add_options(struct problem *p, int n)
     }
 }
 
-/* Cheap enough by giving up batch, heads and head size, in that order; NULL when that isn't enough. */
+/* Cheap enough by giving up batch, heads and head size, in that order; NULL when that isn't enough.
+ */
 static struct problem *affordable(struct shape s, int n)
 {
     for (int step = 0; step < 4; step++) {
@@ -51,7 +52,8 @@ static struct problem *affordable(struct shape s, int n)
 static void run_lengths(int64_t queries, int64_t keys, int n)
 {
     const int64_t *pair = heads[n % COUNT(heads)];
-    const int64_t size = sizes[n % (COUNT(sizes) - 2)], value_size = sizes[n * 5 / 2 % (COUNT(sizes) - 2)];
+    const int64_t size = sizes[n % (COUNT(sizes) - 2)],
+                  value_size = sizes[n * 5 / 2 % (COUNT(sizes) - 2)];
     struct shape s = {1 + n % 3, queries, keys, pair[0], pair[1], size, value_size};
     struct problem *p = affordable(s, n);
     if (!p)
@@ -94,8 +96,12 @@ static void run_random(int count)
     for (int n = 0; n < count; n++) {
         const int64_t kv_heads = 1 + (int64_t)(check_random(&random) % 3);
         const int64_t group = 1 + (int64_t)(check_random(&random) % 9);
-        const struct shape s = {any_size(&random, 1), any_size(&random, 8),      any_size(&random, 9),
-                                kv_heads * group,     kv_heads,                  any_size(&random, 6),
+        const struct shape s = {any_size(&random, 1),
+                                any_size(&random, 8),
+                                any_size(&random, 9),
+                                kv_heads * group,
+                                kv_heads,
+                                any_size(&random, 6),
                                 any_size(&random, 6)};
         struct problem *p = affordable(s, n);
         if (!p)
@@ -124,9 +130,9 @@ void check_shapes(void)
 
 static void run_offsets(void)
 {
-    static const int64_t offsets[] = {INT64_MIN, INT64_MIN + 1, -1000, -41, -40, -39, -1, 0, 1,
-                                      87,        88,            127,   128, 1000, INT64_MAX - 1,
-                                      INT64_MAX};
+    static const int64_t offsets[] = {
+        INT64_MIN, INT64_MIN + 1, -1000, -41,  -40,           -39,      -1, 0, 1, 87,
+        88,        127,           128,   1000, INT64_MAX - 1, INT64_MAX};
     const struct shape s = {2, 40, 170, 2, 1, 12, 10};
     for (int n = 0; n < COUNT(offsets); n++) {
         struct problem *p = problem_make(&s, (uint64_t)n);

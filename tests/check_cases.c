@@ -1,5 +1,5 @@
-/* Faults that systems of this kind have had, as named cases with the right answer, on every row. Those
- * that need an option of a later version are skipped by name. --quick takes a sample. */
+/* Faults that systems of this kind have had, as named cases with the right answer, on every row.
+ * Those that need an option of a later version are skipped by name. --quick takes a sample. */
 #include "check_cases.h"
 
 #include <math.h>
@@ -86,15 +86,17 @@ void number_values(struct problem *p)
             fill(value_line(p, b, j, 0), s->kv_heads * s->value_size, (float)j);
 }
 
-void expect_row(const struct problem *p, const struct answer *a, int64_t i, double expected, int exactly)
+void expect_row(const struct problem *p, const struct answer *a, int64_t i, double expected,
+                int exactly)
 {
     const double tolerance = exactly ? 0 : 1e-6 + 1e-5 * fabs(expected);
     for (int64_t b = 0; b < p->shape.batch; b++)
         for (int64_t h = 0; h < p->shape.heads; h++)
             for (int64_t d = 0; d < p->shape.value_size; d++) {
                 const double got = (double)out_line(p, a, b, i, h)[d];
-                CHECK(fabs(got - expected) <= tolerance, "%s: row %lld of head %lld is %.9g, expected %.9g",
-                      problem_name(p), (long long)i, (long long)h, got, expected);
+                CHECK(fabs(got - expected) <= tolerance,
+                      "%s: row %lld of head %lld is %.9g, expected %.9g", problem_name(p),
+                      (long long)i, (long long)h, got, expected);
             }
 }
 

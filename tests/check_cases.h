@@ -1,5 +1,5 @@
-/* What the parts of check_cases share. Each case is a fault seen in some system of this kind; its id is
- * that of the collection the cases come from, a letter for the family and a number. */
+/* What the parts of check_cases share. Each case is a fault seen in some system of this kind; its
+ * id is that of the collection the cases come from, a letter for the family and a number. */
 #ifndef HEADWAY_CHECK_CASES_H
 #define HEADWAY_CHECK_CASES_H
 
@@ -19,8 +19,8 @@ struct entry {
 extern const struct entry empty_cases[], mask_cases[], number_cases[], shape_cases[];
 extern int quick; /* a sample, for emulators and sanitizers */
 
-/* On one and seven threads, dense and in another layout that moves on with each call: the reference's
- * answer. Frees the problem. */
+/* On one and seven threads, dense and in another layout that moves on with each call: the
+ * reference's answer. Frees the problem. */
 void expect_reference(const struct subject *s, struct problem *p);
 /* One thread, dense. */
 struct answer answer_of(const struct subject *s, const struct problem *p);
@@ -34,7 +34,8 @@ void fill_all(struct problem *p, float query, float key, float value);
 void number_values(struct problem *p);
 /* All elements of row i of every batch and head are `expected`, to the bit or within the tolerance
  * 1e-6 + 1e-5 |expected|. */
-void expect_row(const struct problem *p, const struct answer *a, int64_t i, double expected, int exactly);
+void expect_row(const struct problem *p, const struct answer *a, int64_t i, double expected,
+                int exactly);
 void expect_no_key(const struct problem *p, const struct answer *a, int64_t i);
 
 #endif

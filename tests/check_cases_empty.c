@@ -11,7 +11,8 @@ static float *float_mask_at(const struct problem *p, int64_t i, int64_t j)
     return (float *)p->mask + mask_index(p, 0, 0, i, j);
 }
 
-/* Leading blocks of the band are empty for later rows: the running maximum is -inf when they begin. */
+/* Leading blocks of the band are empty for later rows: the running maximum is -inf when they begin.
+ */
 static void a01(const struct subject *s)
 {
     static const int64_t lengths[] = {9, 127, 128, 129, 257, 511, 512, 513, 640, 1025};
@@ -98,7 +99,8 @@ static void a09(const struct subject *s)
         number_values(p);
         p->has_scale = 1;
         p->scale = 1;
-        for (int causal = HEADWAY_CAUSAL_TOP_LEFT; causal <= HEADWAY_CAUSAL_BOTTOM_RIGHT; causal++) {
+        for (int causal = HEADWAY_CAUSAL_TOP_LEFT; causal <= HEADWAY_CAUSAL_BOTTOM_RIGHT;
+             causal++) {
             p->causal = (headway_causal)causal;
             struct answer a = answer_of(s, p), b = attend(s->seven, p, LAYOUT_BHLD, 0);
             for (int64_t i = 0; i < shape.queries; i++)

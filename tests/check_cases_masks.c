@@ -58,9 +58,9 @@ static void b03(const struct subject *s)
 static void b05(const struct subject *s)
 {
     static unsigned char mask[400];
-    static const int64_t refused[][5] = {{3, 2, 3, 5}, {3, 4, 3, 5},    {3, 1, 3, 5},    {4, 4, 1, 3, 5},
-                                         {4, 2, 4, 3, 5}, {4, 2, 2, 3, 4}, {4, 2, 2, 2, 5}, {2, 2, 5},
-                                         {2, 3, 4},       {1, 3}};
+    static const int64_t refused[][5] = {
+        {3, 2, 3, 5},    {3, 4, 3, 5},    {3, 1, 3, 5}, {4, 4, 1, 3, 5}, {4, 2, 4, 3, 5},
+        {4, 2, 2, 3, 4}, {4, 2, 2, 2, 5}, {2, 2, 5},    {2, 3, 4},       {1, 3}};
     const struct shape shape = {2, 3, 5, 2, 2, 4, 4};
     struct problem *p = problem_make(&shape, 0);
     float out[2 * 3 * 2 * 4];
@@ -70,7 +70,8 @@ static void b05(const struct subject *s)
             headway_tensor_dense(mask, HEADWAY_BOOL, (int)refused[n][0], refused[n] + 1);
         fill(out, COUNT(out), 42);
         const headway_status status = call_with_mask(s, p, &tensor, out);
-        CHECK(status == HEADWAY_ERROR_ARGUMENT, "mask shape %d: %s", n, headway_status_text(status));
+        CHECK(status == HEADWAY_ERROR_ARGUMENT, "mask shape %d: %s", n,
+              headway_status_text(status));
         for (int x = 0; x < COUNT(out); x++)
             CHECK(out[x] == 42, "mask shape %d: out was written", n);
     }
@@ -131,8 +132,8 @@ static void b09(const struct subject *s)
                 for (int64_t x = 0; x < 8; x++) {
                     const float got = out_line(p, &with, b, i, 0)[x];
                     const float expected = out_line(p, &without, b, i, 0)[x];
-                    CHECK(fabsf(got - expected) <= (i % 3 == 0 ? 0.0f : 1e-5f), "row %lld: %g, %g without",
-                          (long long)i, (double)got, (double)expected);
+                    CHECK(fabsf(got - expected) <= (i % 3 == 0 ? 0.0f : 1e-5f),
+                          "row %lld: %g, %g without", (long long)i, (double)got, (double)expected);
                 }
         }
         answer_free(&with);
@@ -203,13 +204,15 @@ static void b17(const struct subject *s)
     }
 }
 
-/* ---- causality -------------------------------------------------------------------------------- */
+/* ---- causality --------------------------------------------------------------------------------
+ */
 
 static void c01(const struct subject *s)
 {
     for (int64_t queries = 1; queries <= 20; queries += quick ? 6 : 1)
         for (int64_t keys = 1; keys <= 40; keys += quick ? 9 : 1)
-            for (int causal = HEADWAY_CAUSAL_TOP_LEFT; causal <= HEADWAY_CAUSAL_BOTTOM_RIGHT; causal++) {
+            for (int causal = HEADWAY_CAUSAL_TOP_LEFT; causal <= HEADWAY_CAUSAL_BOTTOM_RIGHT;
+                 causal++) {
                 const struct shape shape = {1, queries, keys, 1, 1, 2, 1};
                 struct problem *p = problem_make(&shape, 0);
                 fill_all(p, 0, 1, 0);
@@ -217,7 +220,8 @@ static void c01(const struct subject *s)
                 p->causal = (headway_causal)causal;
                 struct answer a = answer_of(s, p);
                 for (int64_t i = 0; i < queries; i++) {
-                    const int64_t last = i + (causal == HEADWAY_CAUSAL_TOP_LEFT ? 0 : keys - queries);
+                    const int64_t last =
+                        i + (causal == HEADWAY_CAUSAL_TOP_LEFT ? 0 : keys - queries);
                     if (last < 0)
                         expect_no_key(p, &a, i);
                     else
@@ -270,7 +274,8 @@ static void c03(const struct subject *s)
 /* Values are one-hot: the output row is the row of weights. */
 static void c05(const struct subject *s)
 {
-    static const int64_t cases[][3] = {{16, 48, 64}, {16, 0, 64}, {1, 63, 64}, {7, 120, 130}, {20, -5, 64}};
+    static const int64_t cases[][3] = {
+        {16, 48, 64}, {16, 0, 64}, {1, 63, 64}, {7, 120, 130}, {20, -5, 64}};
     for (int n = 0; n < COUNT(cases); n++) {
         const struct shape shape = {1, cases[n][0], cases[n][2], 1, 1, 8, cases[n][2]};
         struct problem *p = problem_make(&shape, (uint64_t)n);
@@ -302,7 +307,10 @@ static void c07(const struct subject *s)
         for (int change = 0; change < 3; change++) {
             for (int64_t j = histories[n] + 1; j < shape.keys; j++) {
                 fill(key_line(p, 0, j, 0), 8, change == 0 ? 100.0f : change == 1 ? NAN : INFINITY);
-                fill(value_line(p, 0, j, 0), 8, change == 0 ? -1e30f : change == 1 ? INFINITY : NAN);
+                fill(value_line(p, 0, j, 0), 8,
+                     change == 0   ? -1e30f
+                     : change == 1 ? INFINITY
+                                   : NAN);
                 fill(query_line(p, 0, j - histories[n], 0), 16, change == 0 ? 3.0f : NAN);
             }
             struct answer b = answer_of(s, p);

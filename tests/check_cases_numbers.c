@@ -6,7 +6,8 @@
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-/* The value of KV head g is g; zero queries weigh all keys alike, so that it comes out to the bit. */
+/* The value of KV head g is g; zero queries weigh all keys alike, so that it comes out to the bit.
+ */
 static void heads_of(const struct subject *s, int64_t heads, int64_t kv_heads)
 {
     const struct shape shape = {2, 5, 20, heads, kv_heads, 8, 4};
@@ -71,8 +72,8 @@ static void e01(const struct subject *s)
 /* Weights of a key whose score lies ever further below the other's. */
 static void e03(const struct subject *s)
 {
-    static const float extremes[] = {-0.0f,  -87.33f, -87.34f, -88.0f, -103.0f,  -104.0f,
-                                     -1e3f,  -1e30f,  -FLT_MAX, -1e-45f, -INFINITY, NAN};
+    static const float extremes[] = {-0.0f, -87.33f, -87.34f,  -88.0f,  -103.0f,   -104.0f,
+                                     -1e3f, -1e30f,  -FLT_MAX, -1e-45f, -INFINITY, NAN};
     const int64_t rows = 320;
     const struct shape shape = {1, rows, 2, 1, 1, 1, 2};
     struct problem *p = problem_make(&shape, 0);
@@ -92,11 +93,11 @@ static void e03(const struct subject *s)
         if (isnan(score))
             CHECK(isnan(got), "score NaN: weight %g", got);
         else if (score > -86)
-            CHECK(fabs(got - exact) <= (8 - 2 * score) * 0x1p-24 * exact, "score %g: weight %.9g, expected %.9g",
-                  score, got, exact);
+            CHECK(fabs(got - exact) <= (8 - 2 * score) * 0x1p-24 * exact,
+                  "score %g: weight %.9g, expected %.9g", score, got, exact);
         else
-            CHECK(got >= 0 && got <= 1.01 * exact && (score > -104 || got == 0), "score %g: weight %g",
-                  score, got);
+            CHECK(got >= 0 && got <= 1.01 * exact && (score > -104 || got == 0),
+                  "score %g: weight %g", score, got);
     }
     answer_free(&a);
     problem_free(p);

@@ -1,5 +1,5 @@
-/* Families G, H, I, L and R as far as the core goes: strides, empty and odd shapes, offsets beyond 32
- * bits, padding, independence of threads and neighbours. */
+/* Families G, H, I, L and R as far as the core goes: strides, empty and odd shapes, offsets beyond
+ * 32 bits, padding, independence of threads and neighbours. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
@@ -31,7 +31,8 @@ static void says(const struct subject *s, const char *words)
     CHECK(strstr(text, words) != NULL, "the error does not say \"%s\": %s", words, text);
 }
 
-/* ---- G ---------------------------------------------------------------------------------------- */
+/* ---- G ----------------------------------------------------------------------------------------
+ */
 
 /* (B, H, D, L) storage seen as (B, L, H, D). */
 static void g01(const struct subject *s)
@@ -97,7 +98,8 @@ static void g09(const struct subject *s)
     static const int64_t edges[] = {16, 32, 48, 64, 128};
     for (int n = 0; n < COUNT(edges); n++)
         for (int64_t off = -1; off <= 1; off++) {
-            const struct shape shape = {2, edges[n] + off, edges[n] + off, 2, 2, edges[n] + off, 16 + off};
+            const struct shape shape = {2, edges[n] + off, edges[n] + off, 2,
+                                        2, edges[n] + off, 16 + off};
             struct problem *p = problem_make(&shape, (uint64_t)n);
             struct answer a = answer_of(s, p), b = attend(s->one, p, LAYOUT_ODD, 1),
                           c = attend(s->one, p, LAYOUT_NEGATIVE, 0);
@@ -110,13 +112,16 @@ static void g09(const struct subject *s)
         }
 }
 
-/* ---- H ---------------------------------------------------------------------------------------- */
+/* ---- H ----------------------------------------------------------------------------------------
+ */
 
 /* Extents as (B, Lq, Lk, Hq, Hkv, D, Dv); NULL data is legal where nothing is read. */
 static headway_status call_empty(const struct subject *s, const int64_t x[7], float *memory)
 {
-    const int64_t query_shape[4] = {x[0], x[1], x[3], x[5]}, key_shape[4] = {x[0], x[2], x[4], x[5]};
-    const int64_t value_shape[4] = {x[0], x[2], x[4], x[6]}, out_shape[4] = {x[0], x[1], x[3], x[6]};
+    const int64_t query_shape[4] = {x[0], x[1], x[3], x[5]},
+                  key_shape[4] = {x[0], x[2], x[4], x[5]};
+    const int64_t value_shape[4] = {x[0], x[2], x[4], x[6]},
+                  out_shape[4] = {x[0], x[1], x[3], x[6]};
     const headway_tensor query = headway_tensor_dense(memory, HEADWAY_F32, 4, query_shape);
     const headway_tensor key = headway_tensor_dense(memory, HEADWAY_F32, 4, key_shape);
     const headway_tensor value = headway_tensor_dense(memory, HEADWAY_F32, 4, value_shape);
@@ -152,8 +157,8 @@ static void h01(const struct subject *s)
         int written = 0;
         for (int x = 1000; x < 2000; x++)
             written += memory[x] != 42;
-        CHECK(status == cases[n].status && written == cases[n].written, "%d: %s, %d elements written", n,
-              headway_status_text(status), written);
+        CHECK(status == cases[n].status && written == cases[n].written,
+              "%d: %s, %d elements written", n, headway_status_text(status), written);
         if (status == HEADWAY_OK && cases[n].extents[2] == 0)
             for (int x = 0; x < written; x++)
                 CHECK(memory[1000 + x] == 0, "%d: no keys, but %g", n, (double)memory[1000 + x]);
@@ -162,11 +167,13 @@ static void h01(const struct subject *s)
 
 static void h03(const struct subject *s)
 {
-    const int64_t query_shape[4] = {0, 2, 1, 0}, key_shape[4] = {0, 13, 1, 0}, value_shape[4] = {0, 0, 1, 0};
+    const int64_t query_shape[4] = {0, 2, 1, 0}, key_shape[4] = {0, 13, 1, 0},
+                  value_shape[4] = {0, 0, 1, 0};
     const headway_tensor query = headway_tensor_dense(NULL, HEADWAY_F32, 4, query_shape);
     const headway_tensor key = headway_tensor_dense(NULL, HEADWAY_F32, 4, key_shape);
     const headway_tensor value = headway_tensor_dense(NULL, HEADWAY_F32, 4, value_shape);
-    CHECK(call(s->one, &query, &key, &value, &query) == HEADWAY_ERROR_ARGUMENT, "lengths that differ");
+    CHECK(call(s->one, &query, &key, &value, &query) == HEADWAY_ERROR_ARGUMENT,
+          "lengths that differ");
 }
 
 static void h07(const struct subject *s)
@@ -182,7 +189,8 @@ static void h07(const struct subject *s)
 
 static void h09(const struct subject *s)
 {
-    static const int64_t extents[][7] = {{1, 2, 3, 3, 4, 5, 6}, {1, 2, 3, 4, 3, 5, 6}, {1, 2, 3, 5, 2, 5, 6}};
+    static const int64_t extents[][7] = {
+        {1, 2, 3, 3, 4, 5, 6}, {1, 2, 3, 4, 3, 5, 6}, {1, 2, 3, 5, 2, 5, 6}};
     static float memory[2000];
     for (int n = 0; n < COUNT(extents); n++) {
         fill(memory, 2000, 42);
@@ -192,7 +200,8 @@ static void h09(const struct subject *s)
     }
 }
 
-/* ---- I ---------------------------------------------------------------------------------------- */
+/* ---- I ----------------------------------------------------------------------------------------
+ */
 
 /* Strides of each kind beyond 32 bits, in a mapping of which only the pages in use exist. */
 static void i01(const struct subject *s)
@@ -225,7 +234,8 @@ static void i01(const struct subject *s)
                         memcpy((float *)tensors[t].data + b * tensors[t].stride[0] + i * row +
                                    h * tensors[t].stride[2],
                                dense[t] + ((b * 3 + i) * sizes[2] + h) * 8, 8 * sizeof(float));
-        const headway_status status = call(s->one, &tensors[0], &tensors[1], &tensors[2], &tensors[3]);
+        const headway_status status =
+            call(s->one, &tensors[0], &tensors[1], &tensors[2], &tensors[3]);
         CHECK(status == HEADWAY_OK, "%s", headway_status_text(status));
         struct answer a = answer_of(s, p);
         for (int64_t b = 0; b < sizes[0]; b++)
@@ -250,7 +260,8 @@ static void i03(const struct subject *s)
         const headway_tensor x = headway_tensor_dense(NULL, HEADWAY_F32, 4, shapes[n]);
         size_t bytes = 42;
         const headway_status status = headway_attention_workspace(s->one, NULL, &x, &x, &x, &bytes);
-        CHECK(status == HEADWAY_ERROR_MEMORY && bytes == 42, "%d: %s", n, headway_status_text(status));
+        CHECK(status == HEADWAY_ERROR_MEMORY && bytes == 42, "%d: %s", n,
+              headway_status_text(status));
     }
 }
 
@@ -268,7 +279,8 @@ static void i07(const struct subject *s)
           "%zu bytes", bytes);
 }
 
-/* ---- L ---------------------------------------------------------------------------------------- */
+/* ---- L ----------------------------------------------------------------------------------------
+ */
 
 static void l09(const struct subject *s)
 {
@@ -339,12 +351,13 @@ static void l19(const struct subject *s)
     problem_free(p);
 }
 
-/* ---- R ---------------------------------------------------------------------------------------- */
+/* ---- R ----------------------------------------------------------------------------------------
+ */
 
 static void r01(const struct subject *s)
 {
-    static const struct shape shapes[] = {{1, 1, 1300, 8, 2, 64, 64}, {1, 96, 700, 4, 4, 64, 64},
-                                          {4, 130, 130, 2, 2, 56, 44}};
+    static const struct shape shapes[] = {
+        {1, 1, 1300, 8, 2, 64, 64}, {1, 96, 700, 4, 4, 64, 64}, {4, 130, 130, 2, 2, 56, 44}};
     for (int n = 0; n < (quick ? 1 : 3); n++) {
         struct problem *p = problem_make(&shapes[n], (uint64_t)n);
         struct answer a = answer_of(s, p);

@@ -1,5 +1,6 @@
-/* The layer on every row that runs here and on 1, 2, 3 and 7 threads: against the reference under its
- * bounds, against the scalar row bit by bit, with weights stored in every way. --quick takes a sample. */
+/* The layer on every row that runs here and on 1, 2, 3 and 7 threads: against the reference under
+ * its bounds, against the scalar row bit by bit, with weights stored in every way. --quick takes a
+ * sample. */
 #include "check_mha.h"
 
 #include <stdio.h>
@@ -32,8 +33,8 @@ static void run_on(const struct subject *s, const struct layer *l, const struct 
         struct answer a = forward(engine, mha, l, layout, at_end);
         const double error = compare_layer(l, &a, e);
         worst = error > worst ? error : worst;
-        snprintf(what, sizeof what, "%s on %d threads, storage %d, layout %d, against scalar", s->isa,
-                 thread_counts[t], storage, layout);
+        snprintf(what, sizeof what, "%s on %d threads, storage %d, layout %d, against scalar",
+                 s->isa, thread_counts[t], storage, layout);
         compare_bits(&a, base, what);
         answer_free(&a);
         headway_mha_destroy(mha);
@@ -43,8 +44,8 @@ static void run_on(const struct subject *s, const struct layer *l, const struct 
 static void run(struct layer *l, const char *group)
 {
     if (check_case("%s: %s, widths %lld %lld %lld %lld", group, problem_name(l->options),
-                   (long long)l->widths.in[0], (long long)l->widths.in[1], (long long)l->widths.in[2],
-                   (long long)l->widths.out)) {
+                   (long long)l->widths.in[0], (long long)l->widths.in[1],
+                   (long long)l->widths.in[2], (long long)l->widths.out)) {
         struct expected e = expect_layer(l);
         struct answer base = forward_once(scalar, l);
         for (int i = 0; i < subject_count; i++)
@@ -84,14 +85,17 @@ static void run_widths(void)
     static const struct {
         struct shape shape;
         struct widths widths;
-    } layers[] = {
-        {{2, 9, 11, 1, 1, 1, 1}, {{1, 1, 1}, 1}},       {{1, 17, 5, 2, 1, 3, 5}, {{7, 3, 2}, 9}},
-        {{2, 12, 30, 6, 2, 16, 8}, {{33, 47, 65}, 130}}, {{1, 40, 40, 8, 1, 24, 24}, {{48, 48, 48}, 48}},
-        {{1, 25, 31, 5, 5, 20, 33}, {{100, 61, 17}, 77}}, {{3, 5, 6, 2, 2, 64, 80}, {{128, 128, 128}, 16}},
-        {{1, 20, 20, 12, 12, 32, 32}, {{384, 384, 384}, 384}}};
+    } layers[] = {{{2, 9, 11, 1, 1, 1, 1}, {{1, 1, 1}, 1}},
+                  {{1, 17, 5, 2, 1, 3, 5}, {{7, 3, 2}, 9}},
+                  {{2, 12, 30, 6, 2, 16, 8}, {{33, 47, 65}, 130}},
+                  {{1, 40, 40, 8, 1, 24, 24}, {{48, 48, 48}, 48}},
+                  {{1, 25, 31, 5, 5, 20, 33}, {{100, 61, 17}, 77}},
+                  {{3, 5, 6, 2, 2, 64, 80}, {{128, 128, 128}, 16}},
+                  {{1, 20, 20, 12, 12, 32, 32}, {{384, 384, 384}, 384}}};
     for (int n = 0; n < COUNT(layers); n++)
         for (int biases = 0; biases < 16; biases += n == 2 && !quick ? 1 : 5) {
-            struct layer *l = layer_make(&layers[n].shape, &layers[n].widths, (uint64_t)(n + biases));
+            struct layer *l =
+                layer_make(&layers[n].shape, &layers[n].widths, (uint64_t)(n + biases));
             for (int i = 0; i < PROJECTIONS; i++)
                 if (!(biases >> i & 1))
                     layer_drop_bias(l, i);

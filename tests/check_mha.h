@@ -1,4 +1,5 @@
-/* What the parts of check_mha share: layers as dense arrays, stored in every way the API can see them. */
+/* What the parts of check_mha share: layers as dense arrays, stored in every way the API can see
+ * them. */
 #ifndef HEADWAY_CHECK_MHA_H
 #define HEADWAY_CHECK_MHA_H
 
@@ -39,11 +40,13 @@ enum storage {
     STORED_BACKWARDS,        /* negative strides */
     STORED_FUSED,            /* needs equal inputs */
     STORED_FUSED_TRANSPOSED,
-    STORED_INTERLEAVED,      /* query, key, value of a head next to each other; needs Hq = Hkv too */
+    STORED_INTERLEAVED, /* query, key, value of a head next to each other; needs Hq = Hkv too */
     STORAGES
 };
-/* NULL when the layer can't be stored like that. All memory of the weights is gone when it returns. */
-headway_mha *layer_create(const headway_engine *engine, const struct layer *l, enum storage storage);
+/* NULL when the layer can't be stored like that. All memory of the weights is gone when it returns.
+ */
+headway_mha *layer_create(const headway_engine *engine, const struct layer *l,
+                          enum storage storage);
 
 /* headway_mha_forward() as attend() does it; answer.out is (B, Lq, Eo). */
 struct answer forward(const headway_engine *engine, const headway_mha *mha, const struct layer *l,

@@ -1,5 +1,5 @@
-/* What the layer must not depend on, what it must give where nothing is seen, and several host threads in
- * one layer. */
+/* What the layer must not depend on, what it must give where nothing is seen, and several host
+ * threads in one layer. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
@@ -47,8 +47,8 @@ static struct layer *layer_batch(const struct layer *l, int64_t b)
 
 static void check_alone(const struct subject *s)
 {
-    static const struct shape shapes[] = {{2, 3, 3, 8, 8, 16, 16}, {4, 21, 35, 4, 2, 8, 12},
-                                          {3, 70, 70, 2, 1, 32, 32}};
+    static const struct shape shapes[] = {
+        {2, 3, 3, 8, 8, 16, 16}, {4, 21, 35, 4, 2, 8, 12}, {3, 70, 70, 2, 1, 32, 32}};
     for (int n = 0; n < 6; n++) {
         struct layer *l = layer_make(&shapes[n / 2], NULL, (uint64_t)n);
         problem_causal(l->options, (headway_causal)(n % 4));
@@ -110,7 +110,8 @@ static void check_empty_rows(const struct subject *s)
                         any |= problem_sees(p, b, 0, i, j);
                     empty_rows += !any;
                     if (!any)
-                        check_bits(out_row(l, &a, b, i), l->bias[OUT] ? l->bias[OUT] : zeros, 32, "row");
+                        check_bits(out_row(l, &a, b, i), l->bias[OUT] ? l->bias[OUT] : zeros, 32,
+                                   "row");
                 }
             CHECK(empty_rows > 0, "the case has no empty row");
             answer_free(&a);
@@ -186,7 +187,8 @@ static void check_unseen_tokens(const struct subject *s)
         p->has_key_lengths = 1;
         p->key_lengths[0] = lengths[n];
         p->key_lengths[1] = 2;
-        if (check_case("%s: M05 causality and lengths, NaN in unseen tokens, %s", s->isa, problem_name(p))) {
+        if (check_case("%s: M05 causality and lengths, NaN in unseen tokens, %s", s->isa,
+                       problem_name(p))) {
             struct answer a = forward_once(s->engines[0], l);
             const int64_t from = lengths[n] / 2;
             p->flags_free = 0;
@@ -200,9 +202,10 @@ static void check_unseen_tokens(const struct subject *s)
                 if (i < from)
                     check_bits(out_row(l, &b, 0, i), out_row(l, &a, 0, i), l->widths.out, "before");
                 else
-                    CHECK(isnan(out_row(l, &b, 0, i)[0]), "row %lld sees a NaN and is %g", (long long)i,
-                          (double)out_row(l, &b, 0, i)[0]);
-                check_bits(out_row(l, &b, 1, i), out_row(l, &a, 1, i), l->widths.out, "beyond the length");
+                    CHECK(isnan(out_row(l, &b, 0, i)[0]), "row %lld sees a NaN and is %g",
+                          (long long)i, (double)out_row(l, &b, 0, i)[0]);
+                check_bits(out_row(l, &b, 1, i), out_row(l, &a, 1, i), l->widths.out,
+                           "beyond the length");
             }
             answer_free(&a);
             answer_free(&b);
@@ -219,8 +222,8 @@ static void check_far_tokens(const struct subject *s)
     const size_t bytes = (size_t)(2 * row + 4096) * sizeof(float);
     if (!check_case("%s: I05 tokens further apart than 32 bits", s->isa))
         return;
-    float *memory =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    float *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
         check_skip("I05", "no address space for a sparse mapping of 8 GB");
         return;
@@ -249,7 +252,8 @@ static void check_far_tokens(const struct subject *s)
     munmap(memory, bytes);
 }
 
-/* ---- several host threads in one layer -------------------------------------------------------- */
+/* ---- several host threads in one layer --------------------------------------------------------
+ */
 
 enum { HOSTS = 5, ROUNDS = 8 };
 

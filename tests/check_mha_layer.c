@@ -109,14 +109,16 @@ void layer_lengths(struct layer *l, int query, int key)
         if (!l->tokens[i] || (i == QUERY && !l->tokens[KEY]))
             continue;
         for (int64_t b = 0; b < s->batch; b++) {
-            const int64_t from = i == QUERY ? query_length(l->options, b) : key_length(l->options, b);
+            const int64_t from =
+                i == QUERY ? query_length(l->options, b) : key_length(l->options, b);
             for (int64_t row = from; row < rows_of(l, i); row++)
                 check_poison(token(l, i, b, row), l->widths.in[i]);
         }
     }
 }
 
-/* ---- storage ---------------------------------------------------------------------------------- */
+/* ---- storage ----------------------------------------------------------------------------------
+ */
 
 struct stored {
     struct arena arena;
@@ -271,11 +273,13 @@ headway_mha *layer_create(const headway_engine *engine, const struct layer *l, e
     return mha;
 }
 
-/* ---- forward ---------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------
+ */
 
 headway_tensor tokens_tensor(const struct layer *l, int projection)
 {
-    const int64_t shape[3] = {l->options->shape.batch, rows_of(l, projection), l->widths.in[projection]};
+    const int64_t shape[3] = {l->options->shape.batch, rows_of(l, projection),
+                              l->widths.in[projection]};
     return headway_tensor_dense(l->tokens[projection], HEADWAY_F32, 3, shape);
 }
 

@@ -227,9 +227,12 @@ int64_t key_length(const struct problem *p, int64_t b)
 int64_t causal_offset(const struct problem *p, int64_t b)
 {
     switch (p->causal) {
-    case HEADWAY_CAUSAL_BOTTOM_RIGHT: return key_length(p, b) - query_length(p, b);
-    case HEADWAY_CAUSAL_OFFSETS: return p->offsets[b];
-    default: return 0;
+    case HEADWAY_CAUSAL_BOTTOM_RIGHT:
+        return key_length(p, b) - query_length(p, b);
+    case HEADWAY_CAUSAL_OFFSETS:
+        return p->offsets[b];
+    default:
+        return 0;
     }
 }
 
