@@ -1,0 +1,301 @@
+/* headway_mha: the layer is made, its weights looked at and packed once. */
+#include <string.h>
+
+#include "api/check.h"
+#include "api/mha.h"
+#include "system/memory.h"
+
+static const char *const weight_names[PROJECTIONS] = {"query weight", "key weight", "value weight",
+                                                      "out weight"};
+static const char *const bias_names[PROJECTIONS] = {"query bias", "key bias", "value bias",
+                                                    "out bias"};
+
+/* What create learns of one projection before it packs. */
+struct projection {
+    struct headway_weight_view view;
+    int64_t groups, size, inputs;
+};
+
+/* Given, and of a rank that view_weight() can split. */
+static headway_status check_weight(const headway_engine *engine, const char *name,
+                                   const headway_tensor *weight)
+{
+    if (!weight)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "%s: NULL, expected a tensor (or the fused weight)", name);
+    if (weight->rank != 2 && weight->rank != 3)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "%s: rank %d, expected 2 (outputs, inputs) or 3 (heads, size, inputs)",
+                            name, weight->rank);
+    return headway_check_tensor(engine, name, weight, HEADWAY_F32, weight->rank,
+                                "(outputs, inputs)");
+}
+
+/* A weight as (groups, size, inputs): rank 2 (outputs, inputs) is split at the head size, rank 3 is
+ * taken as it stands; transposed storage has the inputs first. */
+static headway_status view_weight(const headway_engine *engine, const char *name,
+                                  const headway_tensor *weight, int transposed,
+                                  struct projection *p)
+{
+    HEADWAY_TRY(check_weight(engine, name, weight));
+    const int in = transposed ? 0 : weight->rank - 1;
+    const int channel = transposed ? weight->rank - 1 : weight->rank - 2;
+    int64_t outputs = weight->shape[channel];
+    p->inputs = weight->shape[in];
+    p->view.data = weight->data;
+    p->view.input_stride = headway_stride(weight, in);
+    p->view.channel_stride = headway_stride(weight, channel);
+    p->view.group_stride = p->size * p->view.channel_stride;
+    if (weight->rank == 3) {
+        const int group = transposed ? 1 : 0;
+        HEADWAY_TRY(headway_check_extent(engine, name, channel, outputs, p->size, "head size"));
+        HEADWAY_TRY(
+            headway_check_extent(engine, name, group, weight->shape[group], p->groups, "heads"));
+        p->view.group_stride = headway_stride(weight, group);
+        outputs = p->groups * p->size;
+    }
+    if (outputs != p->groups * p->size || p->inputs < 1)
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "%s: (%lld outputs, %lld inputs), expected %lld outputs (%lld x %lld) and 1 or "
+            "more inputs%s",
+            name, (long long)outputs, (long long)p->inputs, (long long)(p->groups * p->size),
+            (long long)p->groups, (long long)p->size,
+            transposed ? "; weights are said to be stored transposed" : "");
+    return headway_check_memory(engine, name, weight);
+}
+
+static headway_status view_bias(const headway_engine *engine, const char *name,
+                                const headway_tensor *bias, struct projection *p)
+{
+    p->view.bias = NULL;
+    if (!bias)
+        return HEADWAY_OK;
+    if (bias->rank != 1 && bias->rank != 2)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "%s: rank %d, expected 1 (outputs) or 2 (heads, size)", name,
+                            bias->rank);
+    HEADWAY_TRY(headway_check_tensor(engine, name, bias, HEADWAY_F32, bias->rank, "(outputs)"));
+    const int channel = bias->rank - 1;
+    const int64_t expected = bias->rank == 1 ? p->groups * p->size : p->size;
+    HEADWAY_TRY(headway_check_extent(engine, name, channel, bias->shape[channel], expected,
+                                     bias->rank == 1 ? "the weight's outputs" : "head size"));
+    if (bias->rank == 2)
+        HEADWAY_TRY(headway_check_extent(engine, name, 0, bias->shape[0], p->groups, "heads"));
+    HEADWAY_TRY(headway_check_memory(engine, name, bias));
+    p->view.bias = bias->data;
+    p->view.bias_channel = headway_stride(bias, channel);
+    p->view.bias_group =
+        bias->rank == 1 ? p->size * p->view.bias_channel : headway_stride(bias, 0);
+    return HEADWAY_OK;
+}
+
+/* Rows of the fused matrix (or its bias) as a tensor of their own. */
+static headway_tensor rows_of(const headway_tensor *fused, int axis, int64_t first, int64_t rows)
+{
+    headway_tensor part = *fused;
+    part.data = (float *)fused->data + first * fused->stride[axis];
+    part.shape[axis] = rows;
+    return part;
+}
+
+static headway_status check_fused(const headway_engine *engine, const headway_mha_config *config,
+                                  const headway_mha_weights *weights, int64_t outputs)
+{
+    const headway_tensor *fused = weights->fused;
+    if (weights->query || weights->key || weights->value || weights->query_bias ||
+        weights->key_bias || weights->value_bias)
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "fused weight: given together with separate ones, expected one or the other");
+    const int axis = config->transposed ? 1 : 0;
+    HEADWAY_TRY(
+        headway_check_tensor(engine, "fused weight", fused, HEADWAY_F32, 2, "(outputs, inputs)"));
+    HEADWAY_TRY(headway_check_extent(engine, "fused weight", axis, fused->shape[axis], outputs,
+                                     "query, key and value rows"));
+    HEADWAY_TRY(headway_check_memory(engine, "fused weight", fused));
+    if (!weights->fused_bias)
+        return HEADWAY_OK;
+    HEADWAY_TRY(headway_check_tensor(engine, "fused bias", weights->fused_bias, HEADWAY_F32, 1,
+                                     "(outputs)"));
+    HEADWAY_TRY(headway_check_extent(engine, "fused bias", 0, weights->fused_bias->shape[0],
+                                     outputs, "the weight's outputs"));
+    return headway_check_memory(engine, "fused bias", weights->fused_bias);
+}
+
+/* Query, key, value out of one matrix. */
+static headway_status view_fused(const headway_engine *engine, const headway_mha_config *config,
+                                 const headway_mha_weights *weights, struct projection *p)
+{
+    const int axis = config->transposed ? 1 : 0;
+    const int64_t rows[3] = {p[QUERY].groups * p[QUERY].size, p[KEY].groups * p[KEY].size,
+                             p[VALUE].groups * p[VALUE].size};
+    int64_t first = 0;
+    HEADWAY_TRY(check_fused(engine, config, weights, rows[0] + rows[1] + rows[2]));
+    for (int i = QUERY; i <= VALUE; i++) {
+        const headway_tensor part = rows_of(weights->fused, axis, first, rows[i]);
+        HEADWAY_TRY(view_weight(engine, "fused weight", &part, config->transposed, &p[i]));
+        p[i].view.bias = NULL;
+        if (weights->fused_bias) {
+            const headway_tensor bias = rows_of(weights->fused_bias, 0, first, rows[i]);
+            HEADWAY_TRY(view_bias(engine, "fused bias", &bias, &p[i]));
+        }
+        first += rows[i];
+    }
+    return HEADWAY_OK;
+}
+
+static headway_status view_separate(const headway_engine *engine, const headway_mha_config *config,
+                                    const headway_mha_weights *weights, struct projection *p)
+{
+    const headway_tensor *weight[3] = {weights->query, weights->key, weights->value};
+    const headway_tensor *bias[3] = {weights->query_bias, weights->key_bias, weights->value_bias};
+    if (weights->fused_bias)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "fused bias: given without the fused weight, expected NULL");
+    for (int i = QUERY; i <= VALUE; i++) {
+        HEADWAY_TRY(view_weight(engine, weight_names[i], weight[i], config->transposed, &p[i]));
+        HEADWAY_TRY(view_bias(engine, bias_names[i], bias[i], &p[i]));
+    }
+    return HEADWAY_OK;
+}
+
+static headway_status check_separate(const headway_engine *engine,
+                                     const headway_mha_weights *weights)
+{
+    HEADWAY_TRY(check_weight(engine, weight_names[QUERY], weights->query));
+    HEADWAY_TRY(check_weight(engine, weight_names[KEY], weights->key));
+    return check_weight(engine, weight_names[VALUE], weights->value);
+}
+
+/* Outputs of a projection weight of rank 2 or 3; 0 when they don't fit. */
+static int64_t outputs_of(const headway_tensor *weight, int transposed)
+{
+    const int channel = transposed ? weight->rank - 1 : weight->rank - 2;
+    int64_t outputs = weight->shape[channel];
+    if (weight->rank == 3 && !headway_mul(outputs, weight->shape[transposed ? 1 : 0], &outputs))
+        return 0;
+    return outputs;
+}
+
+/* Head counts and sizes, given or told by the weights. */
+static headway_status sizes_of(const headway_engine *engine, const headway_mha_config *config,
+                               const headway_mha_weights *weights, struct headway_mha *layer)
+{
+    const int64_t most = (int64_t)1 << 30; /* sums of products of two stay in int64_t */
+    const int fused = weights->fused != NULL;
+    layer->heads = config->heads;
+    layer->kv_heads = config->kv_heads ? config->kv_heads : config->heads;
+    if (layer->heads < 1 || layer->kv_heads < 1 || layer->heads > most ||
+        layer->heads % layer->kv_heads != 0)
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "config: %lld heads with %lld kv_heads, expected kv_heads that divide heads, 1 "
+            "or more",
+            (long long)config->heads, (long long)config->kv_heads);
+    if (config->head_size < 0 || config->value_head_size < 0 || config->head_size > most ||
+        config->value_head_size > most)
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "config: head_size %lld, value_head_size %lld, expected 0 (from the weights) to "
+            "2^30",
+            (long long)config->head_size, (long long)config->value_head_size);
+    if (fused)
+        HEADWAY_TRY(headway_check_tensor(engine, "fused weight", weights->fused, HEADWAY_F32, 2,
+                                         "(outputs, inputs)"));
+    else
+        HEADWAY_TRY(check_separate(engine, weights));
+    layer->size = config->head_size;
+    if (!layer->size)
+        layer->size = fused ? outputs_of(weights->fused, config->transposed) /
+                                  (layer->heads + 2 * layer->kv_heads)
+                            : outputs_of(weights->query, config->transposed) / layer->heads;
+    layer->value_size = config->value_head_size;
+    if (!layer->value_size)
+        layer->value_size =
+            fused ? layer->size : outputs_of(weights->value, config->transposed) / layer->kv_heads;
+    if (layer->size < 1 || layer->value_size < 1 || layer->size > most || layer->value_size > most)
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "config: head size %lld, value head size %lld by the weights, expected 1 or more",
+            (long long)layer->size, (long long)layer->value_size);
+    return HEADWAY_OK;
+}
+
+static headway_status view_all(const headway_engine *engine, const headway_mha_config *config,
+                               const headway_mha_weights *weights, const struct headway_mha *layer,
+                               struct projection *p)
+{
+    p[QUERY].groups = layer->heads;
+    p[KEY].groups = p[VALUE].groups = layer->kv_heads;
+    p[QUERY].size = p[KEY].size = layer->size;
+    p[VALUE].size = layer->value_size;
+    HEADWAY_TRY(weights->fused ? view_fused(engine, config, weights, p)
+                               : view_separate(engine, config, weights, p));
+    p[OUT].groups = 1;
+    p[OUT].size = 0;
+    if (weights->out && weights->out->rank == 2)
+        p[OUT].size = weights->out->shape[config->transposed ? 1 : 0];
+    HEADWAY_TRY(headway_check_tensor(engine, weight_names[OUT], weights->out, HEADWAY_F32, 2,
+                                     "(outputs, inputs)"));
+    HEADWAY_TRY(view_weight(engine, weight_names[OUT], weights->out, config->transposed, &p[OUT]));
+    HEADWAY_TRY(headway_check_extent(engine, weight_names[OUT], config->transposed ? 0 : 1,
+                                     p[OUT].inputs, layer->heads * layer->value_size,
+                                     "heads x value head size"));
+    return view_bias(engine, bias_names[OUT], weights->out_bias, &p[OUT]);
+}
+
+headway_status headway_mha_create(const headway_engine *engine, const headway_mha_config *config,
+                                  const headway_mha_weights *weights, headway_mha **layer)
+{
+    struct headway_mha made = {.engine = engine};
+    struct projection p[PROJECTIONS];
+    int64_t floats[PROJECTIONS], total = (sizeof(struct headway_mha) + 63) / 64 * 16, longest = 0;
+    if (!engine)
+        return HEADWAY_ERROR_ARGUMENT;
+    if (!config || !weights || !layer)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: NULL",
+                            !config    ? "config"
+                            : !weights ? "weights"
+                                       : "layer");
+    HEADWAY_TRY(headway_check_size(engine, "config", config->size, sizeof *config, sizeof *config));
+    HEADWAY_TRY(
+        headway_check_size(engine, "weights", weights->size, sizeof *weights, sizeof *weights));
+    HEADWAY_TRY(sizes_of(engine, config, weights, &made));
+    HEADWAY_TRY(view_all(engine, config, weights, &made, p));
+
+    const struct headway_row *row = headway_engine_machine(engine).row;
+    for (int i = 0; i < PROJECTIONS; i++) {
+        if (headway_linear_size(&made.linear[i], row, p[i].inputs, p[i].groups, p[i].size,
+                                p[i].view.bias != NULL, &floats[i]) != 0 ||
+            !headway_add(floats[i], 15, &floats[i]) ||
+            !headway_add(total, floats[i] = floats[i] / 16 * 16, &total))
+            return headway_fail(engine, HEADWAY_ERROR_MEMORY, "%s: too large to pack",
+                                weight_names[i]);
+        longest = p[i].inputs > longest ? p[i].inputs : longest;
+    }
+    float *room = total < INT64_MAX / 8 ? headway_memory_get((size_t)total * sizeof(float)) : NULL;
+    float *zeros = headway_memory_get((size_t)longest * sizeof(float));
+    if (!room || !zeros) {
+        headway_memory_free(room);
+        headway_memory_free(zeros);
+        return headway_fail(engine, HEADWAY_ERROR_MEMORY,
+                            "layer: no memory for %lld bytes of packed weights",
+                            (long long)total * 4);
+    }
+    memset(zeros, 0, (size_t)longest * sizeof(float));
+    float *at = room + (sizeof(struct headway_mha) + 63) / 64 * 16;
+    for (int i = 0; i < PROJECTIONS; i++) {
+        headway_linear_pack(&made.linear[i], row, &p[i].view, at, zeros);
+        at += floats[i];
+    }
+    headway_memory_free(zeros);
+    *layer = (headway_mha *)(void *)room;
+    memcpy(*layer, &made, sizeof made);
+    return HEADWAY_OK;
+}
+
+void headway_mha_destroy(headway_mha *layer)
+{
+    headway_memory_free(layer);
+}
