@@ -57,7 +57,7 @@ std::vector<Shape> sweep()
     std::vector<Shape> shapes;
     for (const auto &[D, L] : sizes)
         shapes.push_back({"sweep-d" + std::to_string(D) + "-l" + std::to_string(L), 1, 12, 12, L, L,
-                          D, D, false, 0});
+                          D, D, false, 0, false, true});
     return shapes;
 }
 
@@ -193,6 +193,7 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
     made.label = who.row->name;
     made.flops = shape.attention_flops();
     made.bytes = shape.attention_bytes();
+    made.from_memory = !shape.swept; /* small enough for a cache */
     made.error = bench::why_skipped(who.row, made.threads, made.flops, slow);
     if (!made.error.empty())
         return;

@@ -27,6 +27,7 @@ struct Shape {
     bool causal = false;
     int64_t masked = 0;  /* the last keys that a bool mask (B, 1, 1, Lk) excludes */
     bool biased = false; /* a float mask (B, Hq, Lq, Lk) is added to the scores */
+    bool swept = false;  /* one of the sweep over sizes */
 
     int64_t keys_of(int64_t query) const; /* keys 0 .. n-1 are allowed */
     double attention_flops() const;       /* 2 Hq B pairs (D + Dv) */
