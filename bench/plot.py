@@ -122,18 +122,20 @@ def caption(figure, context, peers_note=""):
 def tidy(axes):
     axes.grid(True, color="#dddddd", linewidth=0.7)
     axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
 def legend(figure, axes_list, y):
-    handles = {}
+    found = {}
     for axes in axes_list:
         for handle, label in zip(*axes.get_legend_handles_labels()):
-            handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles.keys(), loc="upper center", ncol=len(handles),
-                  frameon=False, bbox_to_anchor=(0.5, y), fontsize=9, columnspacing=1.6,
-                  handletextpad=0.5)
+            found.setdefault(label, handle)
+    labels = [name for name, _, _ in STYLE.values() if name in found]
+    figure.legend([found[label] for label in labels], labels, loc="upper left", ncol=len(labels),
+                  frameon=False, bbox_to_anchor=(0.005, y), fontsize=9, columnspacing=1.6,
+                  handletextpad=0.5, borderaxespad=0)
 
 
 def sweep_panel(axes, results, title, points, label, ticks=None):
@@ -143,11 +145,11 @@ def sweep_panel(axes, results, title, points, label, ticks=None):
         line = [(x, results.share("attention", who, shape, 1)) for x, shape in points]
         line = [(x, y) for x, y in line if y is not None]
         if line:
-            axes.plot(*zip(*line), color=colour, marker=marker, markersize=4, label=name,
+            axes.plot(*zip(*line), color=colour, marker=marker, markersize=3.5, label=name,
                       linewidth=2 if who == "headway" else 1.2)
     axes.set_xscale("log", base=2)
     if ticks:
-        axes.set_xticks(ticks, [str(t) for t in ticks], fontsize=8)
+        axes.set_xticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()
     axes.set_ylim(0, 1)
     axes.set_title(title, loc="left", fontsize=10)
@@ -174,8 +176,8 @@ def picture_lengths(plt, results, context, path):
     peak = statistics.median(results.peak("attention", f"sweep-d{d}-l{L}", 1) for d, L in sizes)
     figure.suptitle(f"Attention, f32, 12 heads, one thread: share of the FMA peak "
                     f"({peak:.0f} GFLOP/s)", x=0.01, ha="left", fontsize=12)
-    legend(figure, axes, 0.955)
-    figure.tight_layout(rect=(0, 0.03, 1, 0.92))
+    legend(figure, axes, 0.95)
+    figure.tight_layout(rect=(0, 0.03, 1, 0.94))
     caption(figure, context)
     figure.savefig(path, dpi=130)
 
@@ -190,9 +192,9 @@ def dots(axes, results, kind, shapes, threads, people):
         for who, share in shares.items():
             name, colour, marker = STYLE[who]
             ours = who == "headway"
-            axes.scatter(share, i, color=colour, marker=marker, s=64 if ours else 36, zorder=3
-                         if ours else 2, label=name, edgecolor="white", linewidth=0.5)
-    axes.set_yticks(range(len(shapes)), shapes, fontsize=9)
+            axes.scatter(share, i, color=colour, marker=marker, s=64 if ours else 36, label=name,
+                         zorder=4 if ours else 3, edgecolor="white", linewidth=0.5, clip_on=False)
+    axes.set_yticks(range(len(shapes)), shapes)
     axes.set_ylim(len(shapes) - 0.5, -0.5)
     axes.set_xlim(0, 1)
     tidy(axes)
@@ -220,8 +222,8 @@ def picture_peers(plt, results, context, path, note):
         grid[-1][column].set_xlabel("share of the FMA peak of these threads", fontsize=9)
     figure.suptitle("f32: share of the FMA peak, further right is faster", x=0.01, ha="left",
                     fontsize=12)
-    legend(figure, grid.flat, 0.96)
-    figure.tight_layout(rect=(0, 0.045, 1, 0.93))
+    legend(figure, grid.flat, 0.955)
+    figure.tight_layout(rect=(0, 0.045, 1, 0.945))
     caption(figure, context, note)
     figure.savefig(path, dpi=130)
 
@@ -242,11 +244,10 @@ def picture_threads(plt, results, context, path):
                 name, colour, marker = STYLE[who]
                 axes.scatter(all_ / one, i, color=colour, marker=marker,
                              s=64 if who == "headway" else 36, label=name, edgecolor="white",
-                             linewidth=0.5, zorder=3 if who == "headway" else 2)
+                             linewidth=0.5, zorder=4 if who == "headway" else 3, clip_on=False)
     axes.axvline(most, color="#333333", linewidth=1)
     axes.axvline(1, color="#333333", linewidth=1, linestyle=":")
-    axes.set_yticks(range(len(rows)), [f"{'layer ' if k == 'layer' else ''}{s}" for k, s in rows],
-                    fontsize=9)
+    axes.set_yticks(range(len(rows)), [f"{'layer ' if k == 'layer' else ''}{s}" for k, s in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(left=0, right=max(most * 1.06, axes.get_xlim()[1]))
     axes.set_xlabel(f"times as fast on {most} threads as on one (solid: {most}, dotted: no gain)",
@@ -254,8 +255,8 @@ def picture_threads(plt, results, context, path):
     tidy(axes)
     figure.suptitle(f"f32: scaling from 1 to {most} threads", x=0.01, ha="left", fontsize=12)
     height = figure.get_size_inches()[1]
-    legend(figure, [axes], 1 - 0.3 / height)
-    figure.tight_layout(rect=(0, 0.25 / height, 1, 1 - 0.5 / height))
+    legend(figure, [axes], 1 - 0.38 / height)
+    figure.tight_layout(rect=(0, 0.25 / height, 1, 1 - 0.42 / height))
     caption(figure, context)
     figure.savefig(path, dpi=130)
 
