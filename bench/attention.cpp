@@ -176,7 +176,7 @@ void Unfused::phase(void (Unfused::*step)(int64_t) const) const
         void (Unfused::*step)(int64_t) const;
     } context{this, step};
     headway_parallel(
-        threads_, shape_.B * shape_.Hkv * tiles_,
+        threads_, threads_, shape_.B * shape_.Hkv * tiles_,
         [](void *given, int64_t task, int) {
             Context *c = static_cast<Context *>(given);
             (c->self->*c->step)(task);

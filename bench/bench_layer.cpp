@@ -128,7 +128,7 @@ public:
     void run(int threads, const float *x, float *y, int64_t tokens) const
     {
         Call call{this, x, y, tokens};
-        headway_parallel(threads, (tokens + block - 1) / block, run_block, &call);
+        headway_parallel(threads, threads, (tokens + block - 1) / block, run_block, &call);
     }
 
 private:

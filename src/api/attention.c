@@ -132,7 +132,7 @@ headway_status headway_attention(const headway_engine *engine,
 
     p.out = view_of(out);
     struct headway_attend_run run = {&p, &plan, machine.row, workspace};
-    headway_parallel_few(machine.threads, plan.threads, plan.tasks, headway_attend_task, &run);
+    headway_parallel(machine.threads, plan.threads, plan.tasks, headway_attend_task, &run);
     return HEADWAY_OK;
 }
 

@@ -180,7 +180,7 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
     const struct headway_view heads = {room + f.heads, p->query_rows * width, width, p->value_size};
     p->out = heads;
     struct headway_attend_run run = {p, &f.plan, f.machine.row, room + f.scratch};
-    headway_parallel_few(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task,
+    headway_parallel(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task,
                          &run);
 
     const struct headway_linear_job last = {.linear = &layer->linear[OUT],

@@ -194,9 +194,9 @@ int headway_threads_allowed(int asked)
 #endif
 }
 
-/* libgomp ends and makes threads, and allocates, whenever one team is larger or smaller than the last:
- * all teams have the same size, and those who have nothing to do go home. */
-void headway_parallel_few(int team, int threads, int64_t tasks, headway_task_fn *body, void *context)
+/* libgomp ends and makes threads, and allocates, whenever one team is larger or smaller than the
+ * last: all teams have the same size, and those who have nothing to do go home. */
+void headway_parallel(int team, int threads, int64_t tasks, headway_task_fn *body, void *context)
 {
 #ifdef _OPENMP
     if (threads > 1 && tasks > 1 && !omp_in_parallel()) {
@@ -223,9 +223,4 @@ void headway_parallel_few(int team, int threads, int64_t tasks, headway_task_fn 
 #endif
     for (int64_t task = 0; task < tasks; task++)
         body(context, task, 0);
-}
-
-void headway_parallel(int threads, int64_t tasks, headway_task_fn *body, void *context)
-{
-    headway_parallel_few(threads, threads, tasks, body, context);
 }
