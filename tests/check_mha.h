@@ -63,6 +63,7 @@ struct subject {
     const char *isa;
     headway_engine *engines[4]; /* 1, 2, 3, 7 threads */
 };
+extern int quick; /* a sample, for emulators and sanitizers */
 void check_layer_cases(const struct subject *s);
 
 #endif
