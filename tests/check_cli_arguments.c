@@ -56,6 +56,7 @@ static void refusals(void) {
         {ATTEND "--output y.npy --dtype bf16", "--dtype bf16|not in this version"},
         {ATTEND "--output y.npy --dtype f31", "--dtype|f31"},
         {ATTEND "--output y.npy --isa vax", "vax"},
+        {ATTEND "--output y.npy --isa v\033x", "v?x"},
         {ATTEND "--output y.npy --lse y.npy", "--lse|--output"},
         {ATTEND "--output y.npy --lse ./y.npy", "--lse|--output"},
         {ATTEND "--output y.npy --lse .//./y.npy", "--lse|--output"},

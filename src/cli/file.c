@@ -13,17 +13,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int error_set(char *error, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error, ERROR_SIZE, format, arguments);
-    va_end(arguments);
-    /* Names from files end up here: one line stays one line, and a terminal sees no escapes. */
+void error_clean(char *error) {
     for (unsigned char *c = (unsigned char *)error; *c != 0; c++) {
         if (*c < 0x20 || *c == 0x7f) {
             *c = '?';
         }
     }
+}
+
+int error_set(char *error, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error, ERROR_SIZE, format, arguments);
+    va_end(arguments);
+    error_clean(error);
     return -1;
 }
 

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Names from files and the command line end up in messages: one line stays one line, and a terminal
+ * sees no escapes. Control characters become '?'. */
+void error_clean(char *error);
 /* Writes a sentence of at most ERROR_SIZE - 1 bytes, control characters replaced; returns -1. */
 int error_set(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

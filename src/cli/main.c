@@ -2,10 +2,18 @@
  */
 #include "cli/compare.h"
 #include "cli/compute.h"
+#include "cli/file.h"
 #include "cli/info.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* One line on stderr, if there is anything to say. */
+static void tell(char *text) {
+    error_clean(text);
+    if (*text)
+        fprintf(stderr, "headway: %s\n", text);
+}
 
 static int flushed(char *error) {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -31,10 +39,10 @@ static int pipeline(const struct options *options, int *differs, char *error) {
                  compute_open(&computation, &problem, error) ||
                  compute(&computation, differs, error);
     compute_close(&computation);
-    if (!failed && problem.note[0])
-        fprintf(stderr, "headway: %s\n", problem.note);
-    if (!failed && problem.warning[0])
-        fprintf(stderr, "headway: %s\n", problem.warning);
+    if (!failed)
+        tell(problem.note);
+    if (!failed)
+        tell(problem.warning);
     problem_free(&problem);
     return failed;
 }
@@ -60,7 +68,7 @@ int main(int argc, char **argv) {
     int differs = 0;
     if (command(argc, argv, &differs, error)) {
         fflush(stdout);
-        fprintf(stderr, "headway: %s\n", error);
+        tell(error);
         return 2;
     }
     return differs ? 1 : 0;

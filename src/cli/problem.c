@@ -51,7 +51,13 @@ static int count_heads(const struct problem *p, int64_t *heads, int64_t *kv_head
     *heads = o->heads;
     if (!*heads && o->head_size)
         *heads = width / o->head_size;
-    if (*heads < 1 || width % *heads || width == 0) {
+    if (*heads < 1) {
+        snprintf(error, ERROR_SIZE,
+                 "--query: rank %d of width %lld given, --heads or a --head-size that fits expected",
+                 p->inputs[0].rank, (long long)width);
+        return -1;
+    }
+    if (width % *heads || width == 0) {
         snprintf(
             error, ERROR_SIZE,
             "--query: rank %d of width %lld given with %lld heads, --heads that divide it expected",
