@@ -90,25 +90,24 @@ static int refuse(struct dnn_steps *s, const char *what, dnnl_status_t status)
 
 #if DNN_V3
 #define REF(description) (description)
+#define DESCRIBE_FREE dnnl_memory_desc_create_with_tag
+#define DESCRIBE_STRIDES dnnl_memory_desc_create_with_strides
+#define WHOLE
 typedef const_dnnl_memory_desc_t description_ref;
 #else
 #define REF(description) (&(description))
+#define DESCRIBE_FREE dnnl_memory_desc_init_by_tag
+#define DESCRIBE_STRIDES dnnl_memory_desc_init_by_strides
+#define WHOLE 1, /* scales the function's result by 1 */
 typedef const dnnl_memory_desc_t *description_ref;
 #endif
 
 /* free_layout: the layout is left to oneDNN. */
 static dnnl_status_t describe(dnnl_memory_desc_t *d, const struct dnn_view *v, int free_layout)
 {
-#if DNN_V3
     if (free_layout)
-        return dnnl_memory_desc_create_with_tag(d, v->rank, v->shape, dnnl_f32,
-                                                dnnl_format_tag_any);
-    return dnnl_memory_desc_create_with_strides(d, v->rank, v->shape, dnnl_f32, v->stride);
-#else
-    if (free_layout)
-        return dnnl_memory_desc_init_by_tag(d, v->rank, v->shape, dnnl_f32, dnnl_format_tag_any);
-    return dnnl_memory_desc_init_by_strides(d, v->rank, v->shape, dnnl_f32, v->stride);
-#endif
+        return DESCRIBE_FREE(d, v->rank, v->shape, dnnl_f32, dnnl_format_tag_any);
+    return DESCRIBE_STRIDES(d, v->rank, v->shape, dnnl_f32, v->stride);
 }
 
 static void undescribe(dnnl_memory_desc_t *d, int count)
@@ -118,15 +117,6 @@ static void undescribe(dnnl_memory_desc_t *d, int count)
         DROP(dnnl_memory_desc_destroy, d[n]);
 #else
     (void)d, (void)count;
-#endif
-}
-
-static dnnl_status_t append_scale(dnnl_post_ops_t ops, float scale)
-{
-#if DNN_V3
-    return dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_linear, scale, 0);
-#else
-    return dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_linear, scale, 0);
 #endif
 }
 
@@ -258,11 +248,9 @@ static dnnl_status_t bind(struct dnn_steps *s, struct step *step, int name, desc
                           void *data)
 {
     dnnl_exec_arg_t *argument = &step->arguments[step->count];
-    dnnl_status_t status = dnnl_memory_create(&argument->memory, d, s->engine, data);
-    if (status)
-        return status;
     argument->arg = name;
-    step->count++;
+    dnnl_status_t status = dnnl_memory_create(&argument->memory, d, s->engine, data);
+    step->count += !status;
     return status;
 }
 
@@ -274,7 +262,7 @@ static dnnl_status_t score_attributes(dnnl_primitive_attr_t *attr, float scale,
     dnnl_status_t status = dnnl_primitive_attr_create(attr);
     TRY(dnnl_post_ops_create(&ops));
     if (!status && scale != 1)
-        status = append_scale(ops, scale);
+        status = dnnl_post_ops_append_eltwise(ops, WHOLE dnnl_eltwise_linear, scale, 0);
     if (!status && mask)
         status = dnnl_post_ops_append_binary(ops, dnnl_binary_add, REF(*mask));
     TRY(dnnl_primitive_attr_set_post_ops(*attr, ops));
@@ -350,39 +338,36 @@ int dnn_matmul(struct dnn_steps *s, const char *label, const struct dnn_view *a,
                const struct dnn_view *mask)
 {
     const int last = scale == 1 ? 0 : 1;
-    return add(s, &(struct recipe){MATMUL,
-                                   label,
-                                   "this product",
-                                   {a, b, out, mask},
-                                   {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
-                                    DNNL_ARG_ATTR_MULTIPLE_POST_OP(last) | DNNL_ARG_SRC_1},
-                                   scale});
+    const int added = DNNL_ARG_ATTR_MULTIPLE_POST_OP(last) | DNNL_ARG_SRC_1;
+    const struct recipe r = {
+        MATMUL, label, "this product", {a, b, out, mask},
+        {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, added}, scale};
+    return add(s, &r);
 }
 
 int dnn_softmax(struct dnn_steps *s, const char *label, const struct dnn_view *scores)
 {
-    return add(
-        s, &(struct recipe){
-               SOFTMAX, label, "this softmax", {scores, scores}, {DNNL_ARG_SRC, DNNL_ARG_DST}, 1});
+    const struct recipe r = {
+        SOFTMAX, label, "this softmax", {scores, scores}, {DNNL_ARG_SRC, DNNL_ARG_DST}, 1};
+    return add(s, &r);
 }
 
 int dnn_copy(struct dnn_steps *s, const char *label, const struct dnn_view *from,
              const struct dnn_view *to)
 {
-    return add(
-        s, &(struct recipe){COPY, label, "this copy", {from, to}, {DNNL_ARG_FROM, DNNL_ARG_TO}, 1});
+    const struct recipe r = {
+        COPY, label, "this copy", {from, to}, {DNNL_ARG_FROM, DNNL_ARG_TO}, 1};
+    return add(s, &r);
 }
 
 int dnn_linear(struct dnn_steps *s, const char *label, const struct dnn_view *x,
                const struct dnn_view *weight, const struct dnn_view *bias,
                const struct dnn_view *out)
 {
-    return add(s, &(struct recipe){LINEAR,
-                                   label,
-                                   "this projection",
-                                   {x, weight, out, bias},
-                                   {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
-                                   1});
+    const struct recipe r = {
+        LINEAR, label, "this projection", {x, weight, out, bias},
+        {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS}, 1};
+    return add(s, &r);
 }
 
 /* ---- Graph API ----------------------------------------------------------------------------- */

@@ -26,32 +26,6 @@ float *plan_buffer(struct plan *p, int64_t count)
     return memory;
 }
 
-/* Strides of axes of extent 1 become those of a dense array around the inner axes: oneDNN derives
- * leading dimensions from them. */
-static void tidy(struct dnn_view *v)
-{
-    int64_t inner = 1;
-    for (int axis = v->rank - 1; axis >= 0; axis--) {
-        if (v->shape[axis] == 1)
-            v->stride[axis] = inner;
-        if (v->stride[axis] * v->shape[axis] > inner)
-            inner = v->stride[axis] * v->shape[axis];
-    }
-}
-
-struct dnn_view plan_dense(float *data, int rank, int64_t a, int64_t b, int64_t c, int64_t d)
-{
-    const int64_t shape[4] = {a, b, c, d};
-    struct dnn_view v = {.data = data, .rank = rank};
-    int64_t stride = 1;
-    for (int axis = rank - 1; axis >= 0; axis--) {
-        v.shape[axis] = shape[axis];
-        v.stride[axis] = stride;
-        stride *= shape[axis];
-    }
-    return v;
-}
-
 /* A tensor's view, its axes in the order given. */
 static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, const int order[])
 {
@@ -62,12 +36,11 @@ static int view(struct plan *p, struct dnn_view *v, const headway_tensor *t, con
         if (v->shape[axis] > 1 && v->stride[axis] <= 0)
             return plan_refuse(p, "strides of 0 or below");
     }
-    tidy(v);
+    plan_tidy(v);
     return 0;
 }
 
-/* ---- masks
- * --------------------------------------------------------------------------------------- */
+/* ---- masks ----------------------------------------------------------------------------------- */
 
 static int is_finite(const headway_tensor *t)
 {
@@ -95,8 +68,7 @@ static int examine(struct plan *p)
     return s->key_length == 0 ? plan_refuse(p, "rows without keys") : 1;
 }
 
-/* ---- attention
- * ----------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* Views in the order batch, head, row, element. */
 struct operands {
@@ -126,30 +98,9 @@ static struct operands part_of(const struct operands *o, int64_t b, int64_t batc
             v->data += b * v->stride[0];
             v->shape[0] = batches;
         }
-        tidy(v);
+        plan_tidy(v);
     }
     return part;
-}
-
-/* Elements of a view without gaps fill the memory from the first to the last, in some order. */
-static int has_gaps(const struct dnn_view *v)
-{
-    int64_t count = 1, last = 0;
-    for (int axis = 0; axis < v->rank; axis++) {
-        count *= v->shape[axis];
-        last += (v->shape[axis] - 1) * v->stride[axis];
-    }
-    return last + 1 != count;
-}
-
-static struct dnn_view transposed(const struct dnn_view *v)
-{
-    struct dnn_view t = *v;
-    t.shape[2] = v->shape[3];
-    t.shape[3] = v->shape[2];
-    t.stride[2] = v->stride[3];
-    t.stride[3] = v->stride[2];
-    return t;
 }
 
 static int add_pass(struct plan *p, const struct operands *o, float *scores_memory, float scale,
@@ -159,23 +110,13 @@ static int add_pass(struct plan *p, const struct operands *o, float *scores_memo
     const struct dnn_view *added = o->masked ? &o->mask : NULL;
     if (p->path == HEADWAY_ONEDNN_GRAPH)
         return dnn_sdpa(steps, &o->query, &o->key, &o->value, &o->out, scale, added, first);
-    struct dnn_view keys = transposed(&o->key);
+    struct dnn_view keys = plan_transposed(&o->key);
     struct dnn_view scores = plan_dense(scores_memory, 4, o->query.shape[0], o->query.shape[1],
                                         o->query.shape[2], o->key.shape[2]);
     if (dnn_matmul(steps, first ? "scores" : NULL, &o->query, &keys, &scores, scale, added) ||
         dnn_softmax(steps, first ? "softmax" : NULL, &scores))
         return -1;
     return dnn_matmul(steps, first ? "out" : NULL, &scores, &o->value, &o->out, 1, NULL);
-}
-
-/* A single query row: the query heads that share a key head become the rows of one product. */
-static void fold(struct dnn_view *v, int64_t group)
-{
-    v->shape[2] = group;
-    v->stride[2] = v->stride[1];
-    v->shape[1] /= group;
-    v->stride[1] *= group;
-    tidy(v);
 }
 
 static int is_shorter(const struct problem *s)
@@ -195,9 +136,9 @@ static int shorten(struct operands *part, int64_t length)
     part->query.shape[2] = part->out.shape[2] = length;
     if (part->masked && part->mask.shape[2] > length)
         part->mask.shape[2] = length;
-    tidy(&part->query);
-    tidy(&part->out);
-    tidy(&part->mask);
+    plan_tidy(&part->query);
+    plan_tidy(&part->out);
+    plan_tidy(&part->mask);
     return 1;
 }
 
@@ -210,14 +151,14 @@ static int attend(struct plan *p, struct operands *o, float scale)
     int shorter = is_shorter(s), mentioned = 0;
     int64_t group = s->query_heads / s->kv_heads, rows = s->query_length, count = 0;
     if (rows == 1 && !(o->masked && o->mask_groups > 1)) {
-        fold(&o->query, group);
-        fold(&o->out, group);
+        plan_fold(&o->query, group);
+        plan_fold(&o->out, group);
         rows = group;
         group = 1;
         o->folded = 1;
     }
-    int gaps = shorter || group > 1 || has_gaps(&o->query) || has_gaps(&o->key) ||
-               has_gaps(&o->value) || has_gaps(&o->out);
+    int gaps = shorter || group > 1 || plan_has_gaps(&o->query) || plan_has_gaps(&o->key) ||
+               plan_has_gaps(&o->value) || plan_has_gaps(&o->out);
     int64_t batches = gaps ? 1 : s->batch, passes = group * (s->batch / batches);
     float *scores = NULL;
     if (p->path == HEADWAY_ONEDNN_PRIMITIVES) {
@@ -334,8 +275,7 @@ void headway_onednn_free(struct headway_onednn *prepared)
     free(prepared);
 }
 
-/* ---- the layer
- * ----------------------------------------------------------------------------------- */
+/* ---- the layer ------------------------------------------------------------------------------- */
 
 static int is_dense(const struct dnn_view *v)
 {
@@ -405,7 +345,7 @@ static struct dnn_view heads_in(const struct dnn_view *rows, int64_t batch, int6
                          .rank = 4,
                          .shape = {batch, heads, length, size},
                          .stride = {length * width, size, width, 1}};
-    tidy(&v);
+    plan_tidy(&v);
     return v;
 }
 
@@ -459,7 +399,7 @@ static int project_output(struct plan *p, const struct dnn_view *attended, const
                               .rank = 2,
                               .shape = {wanted, width},
                               .stride = {v.stride[1], v.stride[2]}};
-        tidy(&to);
+        plan_tidy(&to);
         if (wanted > 0 && dnn_copy(p->prepared->steps, b ? NULL : "copy", &from, &to))
             return -1;
     }
