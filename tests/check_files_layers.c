@@ -425,7 +425,8 @@ void check_families(void) {
     check_separate("DistilBERT", "transformer.layer.0.attention.", NULL, distil, 4, 15);
     check_fused("Phi-3", "model.layers.0.self_attn.", "qkv_proj", "o_proj", 2, 0, NULL);
     check_fused("Phi-3", "model.layers.0.self_attn.", "qkv_proj", "o_proj", 4, 0, "per-kind");
-    check_fused("UvA tutorial", "", "qkv_proj", "o_proj", 4, 1, "per-head");
+    check_fused("UvA tutorial", "", "qkv_proj", "o_proj", 4, 1, NULL);
+    check_fused("Phi-3", "", "qkv_proj", "o_proj", 4, 0, "per-kind");
     check_fused("UvA tutorial", "self_attn.", "qkv_proj", "o_proj", 4, 1, "per-head");
     check_fused("GPT-NeoX", "gpt_neox.layers.0.attention.", "query_key_value", "dense", 4, 1, NULL);
     check_fused("timm ViT", "blocks.0.attn.", "qkv", "proj", 4, 0, NULL);

@@ -122,8 +122,8 @@ static int is_anothers(const struct modules *modules, const struct module *modul
 static int refuse(const struct module *module, const char *name, char *error) {
     int rope = strstr(name, "rotary") || strstr(name, "inv_freq");
     int position = strstr(name, "relative") || strstr(name, "rel_pos") || strstr(name, "distance");
-    return error_set(error, "the layer %s has the tensor %s%s: not in this version", module->path,
-                     name,
+    return error_set(error, "the layer %s has the tensor %s%s: not in this version",
+                     module->path[0] ? module->path : "(the root)", name,
                      rope       ? " (RoPE)"
                      : position ? " (relative position bias)"
                                 : ", which changes what attention computes");

@@ -51,8 +51,11 @@ static int decide_rows(const struct layer_request *request, const struct model_f
     int differ = request->kv_heads && request->heads && request->kv_heads != request->heads;
     differ |= parts->fused.rows != 3 * parts->out.columns;
     *rows = facts->rows ? facts->rows : module->family->rows;
-    if (*rows == QKV_ROWS_UNKNOWN && differ && is_qkv_proj(module)) {
-        *rows = QKV_ROWS_PER_KIND;
+    if (*rows == QKV_ROWS_UNKNOWN && is_qkv_proj(module)) {
+        /* Without a module's name before it, it is the UvA tutorial's. */
+        *rows = differ              ? QKV_ROWS_PER_KIND
+                : !module->path[0] ? QKV_ROWS_PER_HEAD
+                                   : QKV_ROWS_UNKNOWN;
     }
     if (*rows == QKV_ROWS_UNKNOWN) {
         return error_set(error,
