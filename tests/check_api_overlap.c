@@ -1,5 +1,6 @@
 /* Outputs that overlap an input or themselves, against brute force; packed tensors that do not. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "check_api.h"
@@ -128,8 +129,42 @@ static void check_packed(void)
         }
 }
 
+/* Each operand in turn lies in the workspace. */
+static void check_workspace_apart(void)
+{
+    static const char *const names[] = {"query", "key", "value", "out", "mask", "lse"};
+    const int64_t shape[4] = {1, 4, 2, 8}, mask_shape[2] = {4, 4}, lse_shape[3] = {1, 2, 4};
+    for (int in = 0; in < COUNT(names); in++) {
+        headway_tensor t[COUNT(names)];
+        char words[64];
+        size_t bytes = 0;
+        if (!check_case("overlap: %s in the workspace", names[in]))
+            continue;
+        for (int i = 0; i < COUNT(names); i++) {
+            void *data = i == in ? (void *)(workspace + 64) : (void *)(memory + i * 256);
+            t[i] = headway_tensor_dense(data, HEADWAY_F32, 4, shape);
+            if (i >= 4)
+                t[i] = headway_tensor_dense(data, HEADWAY_F32, i == 4 ? 2 : 3,
+                                            i == 4 ? mask_shape : lse_shape);
+        }
+        headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+        params.mask = &t[4];
+        params.lse = &t[5];
+        memset(workspace, 0, 4096);
+        CHECK(headway_attention_workspace(engine, &params, &t[0], &t[1], &t[2], &bytes) ==
+                      HEADWAY_OK &&
+                  bytes <= sizeof workspace,
+              "no workspace");
+        snprintf(words, sizeof words, "workspace: overlaps %s", names[in]);
+        expect_error(headway_attention(engine, &params, &t[0], &t[1], &t[2], &t[3], workspace,
+                                       sizeof workspace),
+                     HEADWAY_ERROR_OVERLAP, words);
+    }
+}
+
 void check_overlaps(void)
 {
+    check_workspace_apart();
     check_against_force();
     check_packed();
 }

@@ -94,7 +94,8 @@ typedef struct headway_engine_config {
      * variable HEADWAY_ISA if it is set and not empty, else the best that runs here. */
     const char *isa;
     /* Threads a call may use, the caller's included; 0: what affinity, the cgroup's quota and
-     * OpenMP's own settings allow. */
+     * OpenMP's own settings allow. Always 1 in a process that was forked and has not called exec:
+     * OpenMP's threads do not survive a fork. */
     int threads;
     headway_log_fn *log; /* may be NULL */
     void *log_context;
@@ -173,14 +174,17 @@ typedef struct headway_attention_params {
 /* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32 of
  * rank 4. Any strides of the first three axes (other layouts and packed QKV are strides alone); the
  * last must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents
- * may be 0. Elements of out must not overlap each other or an input. params may be NULL.
+ * may be 0. Outputs must not share memory with each other, an input or the workspace, and an output's
+ * axes must nest: sorted by stride, each steps over all elements of the smaller ones. params may be
+ * NULL.
  *
  * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24,
  * n = Lk + Lk/64 + 16 (weights below 2^-125.5 are 0, hence the term in Lk):
  *   |out - exact| <= (expm1(2 * e) + n * u) * sum_j p(j) |value(j)| + Lk * 2^-125 * max_j |value(j)|
- *                    + n * 2^-150
+ *                    + n * 2^-150,  where Lk * max_j |value(j)| stays below FLT_MAX
  *   e = max over valid j of ((D + 4) * u * |scale| * sum_d |q(d) k(j,d)| + 4 * u * |score(j)|)
  *   |lse - exact| <= e + n * u + 2 * u * |lse|
+ * with scale 0 or not subnormal, and neither scale * query nor the sum of a score above FLT_MAX.
  *
  * workspace: headway_attention_workspace() says how many bytes a call needs; data pointers are not
  * looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing

@@ -81,28 +81,6 @@ headway_status headway_attention_workspace(const headway_engine *engine,
     return HEADWAY_OK;
 }
 
-static headway_status check_outputs(const headway_engine *engine,
-                                    const headway_attention_params *params,
-                                    const headway_tensor *query, const headway_tensor *key,
-                                    const headway_tensor *value, const headway_tensor *out)
-{
-    const headway_tensor *inputs[] = {query, key, value, params ? params->mask : NULL};
-    const char *names[] = {"query", "key", "value", "mask"};
-    const headway_tensor *lse = params ? params->lse : NULL;
-    if (lse)
-        HEADWAY_TRY(headway_check_memory(engine, "lse", lse));
-    HEADWAY_TRY(headway_check_distinct(engine, "out", out));
-    for (int i = 0; i < 4; i++) {
-        if (!inputs[i])
-            continue;
-        HEADWAY_TRY(headway_check_memory(engine, names[i], inputs[i]));
-        HEADWAY_TRY(headway_check_apart(engine, "out", out, names[i], inputs[i]));
-        if (lse)
-            HEADWAY_TRY(headway_check_apart(engine, "lse", lse, names[i], inputs[i]));
-    }
-    return lse ? headway_check_apart(engine, "lse", lse, "out", out) : HEADWAY_OK;
-}
-
 headway_status headway_attention(const headway_engine *engine,
                                  const headway_attention_params *params,
                                  const headway_tensor *query, const headway_tensor *key,
@@ -122,13 +100,9 @@ headway_status headway_attention(const headway_engine *engine,
                                        "value's head size"};
     for (int i = 0; i < 4; i++)
         HEADWAY_TRY(headway_check_extent(engine, "out", i, out->shape[i], shape[i], why[i]));
-    HEADWAY_TRY(headway_check_data(engine, "query", query));
-    HEADWAY_TRY(headway_check_data(engine, "key", key));
-    HEADWAY_TRY(headway_check_data(engine, "value", value));
-    HEADWAY_TRY(headway_check_data(engine, "out", out));
-    HEADWAY_TRY(check_outputs(engine, params, query, key, value, out));
     HEADWAY_TRY(plan_of(engine, &p, &machine, &plan, &needed));
-    HEADWAY_TRY(headway_check_workspace(engine, workspace, bytes, needed));
+    HEADWAY_TRY(
+        headway_check_operands(engine, params, query, key, value, out, workspace, bytes, needed));
 
     p.out = view_of(out);
     struct headway_attend_run run = {&p, &plan, machine.row, workspace};

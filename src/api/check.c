@@ -112,8 +112,8 @@ headway_status headway_check_memory(const headway_engine *engine, const char *na
     return HEADWAY_OK;
 }
 
-headway_status headway_check_data(const headway_engine *engine, const char *name,
-                                  const headway_tensor *tensor)
+static headway_status check_data(const headway_engine *engine, const char *name,
+                                 const headway_tensor *tensor)
 {
     const int last = tensor->rank - 1;
     HEADWAY_TRY(headway_check_memory(engine, name, tensor));
@@ -125,8 +125,8 @@ headway_status headway_check_data(const headway_engine *engine, const char *name
     return HEADWAY_OK;
 }
 
-headway_status headway_check_distinct(const headway_engine *engine, const char *name,
-                                      const headway_tensor *out)
+static headway_status check_distinct(const headway_engine *engine, const char *name,
+                                     const headway_tensor *out)
 {
     int axes[HEADWAY_MAX_RANK], used = 0;
     int64_t reach = 0;
@@ -188,9 +188,9 @@ static int apart_modulo(const headway_tensor *a, const headway_tensor *b, int64_
     return from_a >= a_length && from_a + b_length <= step;
 }
 
-headway_status headway_check_apart(const headway_engine *engine, const char *out_name,
-                                   const headway_tensor *out, const char *other_name,
-                                   const headway_tensor *other)
+static headway_status check_apart(const headway_engine *engine, const char *out_name,
+                                  const headway_tensor *out, const char *other_name,
+                                  const headway_tensor *other)
 {
     int64_t low, high, other_low, other_high;
     if (is_empty(out) || is_empty(other) || !span_of(out, &low, &high) ||
@@ -211,8 +211,8 @@ headway_status headway_check_apart(const headway_engine *engine, const char *out
                         "%s: overlaps %s, expected memory of its own", out_name, other_name);
 }
 
-headway_status headway_check_workspace(const headway_engine *engine, const void *workspace,
-                                       size_t given, size_t needed)
+static headway_status check_workspace(const headway_engine *engine, const void *workspace,
+                                      size_t given, size_t needed)
 {
     if (needed == 0)
         return HEADWAY_OK;
@@ -226,6 +226,43 @@ headway_status headway_check_workspace(const headway_engine *engine, const void 
         return headway_fail(engine, HEADWAY_ERROR_WORKSPACE,
                             "workspace: not aligned, expected a multiple of %d bytes",
                             HEADWAY_WORKSPACE_ALIGNMENT);
+    return HEADWAY_OK;
+}
+
+enum { OPERANDS = 6 };
+
+headway_status headway_check_operands(const headway_engine *engine,
+                                      const headway_attention_params *params,
+                                      const headway_tensor *query, const headway_tensor *key,
+                                      const headway_tensor *value, const headway_tensor *out,
+                                      void *workspace, size_t bytes, size_t needed)
+{
+    /* The outputs come first. */
+    const headway_tensor *tensors[OPERANDS] = {out,   params ? params->lse : NULL, query, key,
+                                               value, params ? params->mask : NULL};
+    static const char *const names[OPERANDS] = {"out", "lse", "query", "key", "value", "mask"};
+    const int64_t floats = (int64_t)(needed / sizeof(float));
+    const headway_tensor room = headway_tensor_dense(workspace, HEADWAY_F32, 1, &floats);
+
+    for (int i = 0; i < OPERANDS; i++) {
+        if (!tensors[i])
+            continue;
+        const int any_strides = tensors[i] == tensors[1] || tensors[i] == tensors[OPERANDS - 1];
+        HEADWAY_TRY(any_strides ? headway_check_memory(engine, names[i], tensors[i])
+                                : check_data(engine, names[i], tensors[i]));
+        if (i == 0)
+            HEADWAY_TRY(check_distinct(engine, names[i], tensors[i]));
+    }
+    HEADWAY_TRY(check_workspace(engine, workspace, bytes, needed));
+    for (int o = 0; o < 2; o++)
+        for (int i = 2; i < OPERANDS; i++)
+            if (tensors[o] && tensors[i])
+                HEADWAY_TRY(check_apart(engine, names[o], tensors[o], names[i], tensors[i]));
+    if (tensors[1])
+        HEADWAY_TRY(check_apart(engine, names[1], tensors[1], names[0], tensors[0]));
+    for (int i = 0; i < OPERANDS; i++)
+        if (tensors[i])
+            HEADWAY_TRY(check_apart(engine, "workspace", &room, names[i], tensors[i]));
     return HEADWAY_OK;
 }
 
@@ -331,7 +368,7 @@ headway_status headway_check_params(const headway_engine *engine,
         headway_check_extent(engine, "lse", 1, params->lse->shape[1], p->heads, "query heads"));
     HEADWAY_TRY(
         headway_check_extent(engine, "lse", 2, params->lse->shape[2], p->query_rows, "query rows"));
-    HEADWAY_TRY(headway_check_distinct(engine, "lse", params->lse));
+    HEADWAY_TRY(check_distinct(engine, "lse", params->lse));
     p->lse.data = params->lse->data;
     p->lse.batch = headway_stride(params->lse, 0);
     p->lse.head = headway_stride(params->lse, 1);

@@ -34,19 +34,15 @@ headway_status headway_check_tensor(const headway_engine *engine, const char *na
 /* Data present and aligned to its type (unless empty). */
 headway_status headway_check_memory(const headway_engine *engine, const char *name,
                                     const headway_tensor *tensor);
-/* The same, and innermost stride 1 (unless its extent is 1). */
-headway_status headway_check_data(const headway_engine *engine, const char *name,
-                                  const headway_tensor *tensor);
-/* No two elements share memory. Axes must nest: sorted by stride, each steps over the smaller ones.
- */
-headway_status headway_check_distinct(const headway_engine *engine, const char *name,
-                                      const headway_tensor *out);
-/* Elements of out and other share no memory. */
-headway_status headway_check_apart(const headway_engine *engine, const char *out_name,
-                                   const headway_tensor *out, const char *other_name,
-                                   const headway_tensor *other);
-headway_status headway_check_workspace(const headway_engine *engine, const void *workspace,
-                                       size_t given, size_t needed);
+/* The memory of a call whose shapes have been checked: data present, aligned, innermost strides 1 where
+ * asked, outputs (out and params' lse) of distinct elements that share no memory with each other, an
+ * input or the workspace, and a workspace of `needed` bytes that shares none with any. An output's axes
+ * must nest: sorted by stride, each steps over the smaller ones. */
+headway_status headway_check_operands(const headway_engine *engine,
+                                      const headway_attention_params *params,
+                                      const headway_tensor *query, const headway_tensor *key,
+                                      const headway_tensor *value, const headway_tensor *out,
+                                      void *workspace, size_t bytes, size_t needed);
 headway_status headway_check_extent(const headway_engine *engine, const char *name, int axis,
                                     int64_t given, int64_t expected, const char *why);
 

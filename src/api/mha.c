@@ -101,36 +101,17 @@ headway_status headway_mha_workspace(const headway_mha *layer,
     return HEADWAY_OK;
 }
 
-static headway_status check_forward(const headway_mha *layer,
-                                    const headway_attention_params *params,
-                                    const headway_tensor *query, const headway_tensor *key,
-                                    const headway_tensor *value, const headway_tensor *out)
+static headway_status check_out(const headway_mha *layer, const headway_tensor *query,
+                                const headway_tensor *out)
 {
     const headway_engine *engine = layer->engine;
-    const headway_tensor *inputs[] = {query, key, value, params ? params->mask : NULL};
-    const char *names[] = {"query", "key", "value", "mask"};
-    const headway_tensor *lse = params ? params->lse : NULL;
     HEADWAY_TRY(headway_check_tensor(engine, "out", out, HEADWAY_F32, 3, "(B, Lq, Eo)"));
     HEADWAY_TRY(
         headway_check_extent(engine, "out", 0, out->shape[0], query->shape[0], "query's batch"));
     HEADWAY_TRY(
         headway_check_extent(engine, "out", 1, out->shape[1], query->shape[1], "query's length"));
-    HEADWAY_TRY(headway_check_extent(engine, "out", 2, out->shape[2], layer->linear[OUT].size,
-                                     "the out weight's outputs"));
-    HEADWAY_TRY(headway_check_data(engine, "out", out));
-    if (lse)
-        HEADWAY_TRY(headway_check_memory(engine, "lse", lse));
-    HEADWAY_TRY(headway_check_distinct(engine, "out", out));
-    for (int i = 0; i < 4; i++) {
-        if (!inputs[i])
-            continue;
-        HEADWAY_TRY(i < 3 ? headway_check_data(engine, names[i], inputs[i])
-                          : headway_check_memory(engine, names[i], inputs[i]));
-        HEADWAY_TRY(headway_check_apart(engine, "out", out, names[i], inputs[i]));
-        if (lse)
-            HEADWAY_TRY(headway_check_apart(engine, "lse", lse, names[i], inputs[i]));
-    }
-    return lse ? headway_check_apart(engine, "lse", lse, "out", out) : HEADWAY_OK;
+    return headway_check_extent(engine, "out", 2, out->shape[2], layer->linear[OUT].size,
+                                "the out weight's outputs");
 }
 
 /* Projects (batch, rows) tokens of x into heads at `to`, and describes them as (B, L, H, size). */
@@ -167,8 +148,9 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
     float *room = workspace;
     HEADWAY_TRY(check_inputs(layer, query, &key, &value));
     HEADWAY_TRY(prepare(layer, params, query, key, &f));
-    HEADWAY_TRY(check_forward(layer, params, query, key, value, out));
-    HEADWAY_TRY(headway_check_workspace(layer->engine, workspace, bytes, f.bytes));
+    HEADWAY_TRY(check_out(layer, query, out));
+    HEADWAY_TRY(headway_check_operands(layer->engine, params, query, key, value, out, workspace,
+                                       bytes, f.bytes));
 
     const struct headway_linear_job in[] = {
         project(&layer->linear[QUERY], query, p->query_lengths, room + f.query, &p->query),
@@ -180,8 +162,7 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
     const struct headway_view heads = {room + f.heads, p->query_rows * width, width, p->value_size};
     p->out = heads;
     struct headway_attend_run run = {p, &f.plan, f.machine.row, room + f.scratch};
-    headway_parallel(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task,
-                         &run);
+    headway_parallel(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
 
     const struct headway_linear_job last = {.linear = &layer->linear[OUT],
                                             .x = heads.data,
