@@ -150,8 +150,8 @@ static void some_rows_and_lanes(const struct headway_gemm *g, int64_t i, int row
                 g->c[v][(i + r) * g->c_row + l] = edge[v][r * LANES + l];
 }
 
-/* A line every sixteenth step of a tile, some 100 cycles: what is in flight leaves room for the tile's
- * own loads. */
+/* A line every sixteenth step of a tile, some 100 cycles: what is in flight leaves room for the
+ * tile's own loads. */
 static void prefetch_some(struct headway_ahead *ahead, int64_t steps)
 {
     for (int64_t asked = 0; ahead->at < ahead->count && asked < steps / 16; ahead->at++)

@@ -1,12 +1,13 @@
-/* GEMM tiles for AVX-512: the lanes run over the tile's columns, one broadcast of `a` per row and step.
+/* GEMM tiles for AVX-512: the lanes run over the tile's columns, one broadcast of `a` per row and
+ * step.
  *
  * Register map of the widest tile, 6 rows x 4 vectors of 16:
  *   zmm 0-23   acc[row][vector], one chain of fused multiply-adds each
  *   zmm 24-27  a line of the panel b
  *   zmm 28     a(row, p), broadcast
- * Twenty-four chains hide the latency of four to five cycles at one or two multiply-adds a cycle, and
- * 64 columns divide the widths and lengths of real models (64, 384, 768, 1024) without a rest. Narrower
- * tiles take more rows for the same reason.
+ * Twenty-four chains hide the latency of four to five cycles at one or two multiply-adds a cycle,
+ * and 64 columns divide the widths and lengths of real models (64, 384, 768, 1024) without a rest.
+ * Narrower tiles take more rows for the same reason.
  */
 #include <immintrin.h>
 
@@ -179,8 +180,8 @@ void headway_gemm_avx512(const struct headway_gemm *g)
 
     for (int64_t i = 0; i < g->m;) {
         const int64_t left = g->m - i;
-        /* The last two tiles share what is left: two of middling size have more chains than a full one
-         * and a stub. */
+        /* The last two tiles share what is left: two of middling size have more chains than a full
+         * one and a stub. */
         const int rows = (int)(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
         if (g->ahead)
             prefetch_some(g->ahead, g->k);

@@ -1,5 +1,5 @@
-/* Online softmax and segment merge for AVX-512: lanes are query rows, so maximum, sum and rescaling are
- * vertical and nothing is reduced across lanes. The operations and their order are those of
+/* Online softmax and segment merge for AVX-512: lanes are query rows, so maximum, sum and rescaling
+ * are vertical and nothing is reduced across lanes. The operations and their order are those of
  * cpu/kernels.h and cpu/exp_poly.h. */
 #include <immintrin.h>
 
@@ -20,7 +20,8 @@
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
-/* max_ps(a, b) is a > b ? a : b, b when either is a NaN: with the limit first a NaN passes through. */
+/* max_ps(a, b) is a > b ? a : b, b when either is a NaN: with the limit first a NaN passes through.
+ */
 INLINE __m512 exp_f32x16(__m512 t)
 {
     const __m512 shift = _mm512_set1_ps(HEADWAY_EXP_SHIFT);

@@ -1,5 +1,5 @@
-/* Panels in and out for AVX-512: blocks of 16 x 16 floats are transposed in registers, tails by masked
- * loads and stores. */
+/* Panels in and out for AVX-512: blocks of 16 x 16 floats are transposed in registers, tails by
+ * masked loads and stores. */
 #include <immintrin.h>
 
 #include "cpu/kernels.h"

@@ -3,19 +3,20 @@
  * Everything public is in this header. Conventions:
  *
  *   sizes      int64_t counts of elements; strides too (elements, never bytes); workspaces in bytes
- *   letters    B batch, Lq/Lk query/key length, Hq/Hkv query/key-value heads, D head size of query and
- *              key, Dv head size of value, E width of the layer's input
- *   errors     every function that can fail returns a headway_status; on any error no output has been
- *              written, and headway_engine_error() says which argument was wrong, what was given and
- *              what was expected. Nothing here prints, aborts, exits or sets errno.
+ *   letters    B batch, Lq/Lk query/key length, Hq/Hkv query/key-value heads, D head size of query
+ *              and key, Dv head size of value, E width of the layer's input
+ *   errors     every function that can fail returns a headway_status; on any error no output has
+ *              been written, and headway_engine_error() says which argument was wrong, what was
+ *              given and what was expected. Nothing here prints, aborts, exits or sets errno.
  *   memory     create functions allocate, the others never do: they use the caller's workspace
- *   threads    engines and layers are read-only once created; any number of host threads may use one
- *              at the same time, each call with a workspace of its own
- *   growth     structs that callers fill begin with their own size and have an initialiser macro; start
- *              from it, and a program built against an older header keeps its meaning
+ *   threads    engines and layers are read-only once created; any number of host threads may use
+ *              one at the same time, each call with a workspace of its own
+ *   growth     structs that callers fill begin with their own size and have an initialiser macro;
+ *              start from it, and a program built against an older header keeps its meaning
  *
  * One answer: with f32 arithmetic an output row has the same bits on every instruction set, for any
- * thread count, batch, place in the batch, strides and tiling. It depends on that row's inputs only.
+ * thread count, batch, place in the batch, strides and tiling. It depends on that row's inputs
+ * only.
  */
 #ifndef HEADWAY_H
 #define HEADWAY_H
@@ -68,7 +69,8 @@ typedef enum headway_dtype {
 #define HEADWAY_MAX_RANK 4
 
 /* A view of the caller's memory. Element (i0, i1, ...) lies at data + sum(i * stride), strides in
- * elements. Strides may be 0 (broadcast, inputs only) or negative. The memory stays the caller's. */
+ * elements. Strides may be 0 (broadcast, inputs only) or negative. The memory stays the caller's.
+ */
 typedef struct headway_tensor {
     void *data;
     headway_dtype dtype;
@@ -85,7 +87,8 @@ HEADWAY_API headway_tensor headway_tensor_dense(void *data, headway_dtype dtype,
 
 typedef struct headway_engine headway_engine;
 
-/* Receives one line per error that an engine reports. May be called from several threads at once. */
+/* Receives one line per error that an engine reports. May be called from several threads at once.
+ */
 typedef void headway_log_fn(void *context, const char *line);
 
 typedef struct headway_engine_config {
@@ -112,9 +115,9 @@ HEADWAY_API headway_status headway_engine_create(const headway_engine_config *co
 /* NULL is allowed. Layers made with the engine must be destroyed before it. */
 HEADWAY_API void headway_engine_destroy(headway_engine *engine);
 
-/* Copies the detail text of the engine's last error ("" if there was none), cut to size - 1 bytes and
- * terminated. Returns the whole text's length. With one engine in several threads "last" is whichever
- * call came last; the text is never torn. */
+/* Copies the detail text of the engine's last error ("" if there was none), cut to size - 1 bytes
+ * and terminated. Returns the whole text's length. With one engine in several threads "last" is
+ * whichever call came last; the text is never torn. */
 HEADWAY_API size_t headway_engine_error(const headway_engine *engine, char *text, size_t size);
 
 /* Name of the chosen row, and the largest number of threads a call will use. */
@@ -151,8 +154,9 @@ typedef enum headway_causal {
  *
  * A row with no valid key gives out = 0 and lse = -inf. What lies in key and value at keys that are
  * not valid for a row never influences that row, be it NaN or Inf. Finite mask values are numbers,
- * however low. NaN in a valid place gives NaN in that row (value: in that row's column) only. A score
- * of -inf that comes from the data is a weight of 0; a row of nothing else is an empty row. */
+ * however low. NaN in a valid place gives NaN in that row (value: in that row's column) only. A
+ * score of -inf that comes from the data is a weight of 0; a row of nothing else is an empty row.
+ */
 typedef struct headway_attention_params {
     size_t size;
     const float *scale; /* NULL: 1/sqrt(D); else any finite value, 0 and negative ones included */
@@ -160,8 +164,8 @@ typedef struct headway_attention_params {
     const int64_t *causal_offsets; /* (B), HEADWAY_CAUSAL_OFFSETS only, else NULL */
     const int64_t *query_lengths;  /* (B), 0..Lq, or NULL: Lq. Rows beyond it are not written */
     const int64_t *key_lengths;    /* (B), 0..Lk, or NULL: Lk */
-    /* BOOL (non-zero: attend) or F32 (added), of rank 1 (Lk), 2 (Lq, Lk) or 4 (B, Hq, Lq, Lk), where
-     * every extent may be 1 (broadcast). Any strides. Read in place. NULL: none. */
+    /* BOOL (non-zero: attend) or F32 (added), of rank 1 (Lk), 2 (Lq, Lk) or 4 (B, Hq, Lq, Lk),
+     * where every extent may be 1 (broadcast). Any strides. Read in place. NULL: none. */
     const headway_tensor *mask;
     const headway_tensor *lse; /* output, F32 (B, Hq, Lq), any strides, or NULL */
 } headway_attention_params;
@@ -171,12 +175,12 @@ typedef struct headway_attention_params {
 
 #define HEADWAY_WORKSPACE_ALIGNMENT 64
 
-/* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32 of
- * rank 4. Any strides of the first three axes (other layouts and packed QKV are strides alone); the
- * last must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents
- * may be 0. Outputs must not share memory with each other, an input or the workspace, and an output's
- * axes must nest: sorted by stride, each steps over all elements of the smaller ones. params may be
- * NULL.
+/* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32
+ * of rank 4. Any strides of the first three axes (other layouts and packed QKV are strides alone);
+ * the last must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other
+ * extents may be 0. Outputs must not share memory with each other, an input or the workspace, and
+ * an output's axes must nest: sorted by stride, each steps over all elements of the smaller ones.
+ * params may be NULL.
  *
  * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24,
  * n = Lk + Lk/64 + 16 (weights below 2^-125.5 are 0, hence the term in Lk):
@@ -226,10 +230,10 @@ typedef struct headway_mha_config {
 #define HEADWAY_MHA_CONFIG_INIT {sizeof(headway_mha_config), 0, 0, 0, 0, 0}
 
 /* Weights are F32, of rank 2 (outputs, inputs) or, for query, key, value and their biases, with the
- * outputs axis split in two: (heads, head size, inputs), or (inputs, heads, head size) when transposed.
- * Any strides, so that every interleaving of fused projections is a view. Output channel c belongs to
- * head c / head size. Give either `fused` or all of query, key, value. Biases may each be NULL.
- * Everything is copied at create. */
+ * outputs axis split in two: (heads, head size, inputs), or (inputs, heads, head size) when
+ * transposed. Any strides, so that every interleaving of fused projections is a view. Output
+ * channel c belongs to head c / head size. Give either `fused` or all of query, key, value. Biases
+ * may each be NULL. Everything is copied at create. */
 typedef struct headway_mha_weights {
     size_t size;
     const headway_tensor *fused; /* (Hq*D + Hkv*D + Hkv*Dv, E): rows of query, key, value */
@@ -260,10 +264,10 @@ HEADWAY_API void headway_mha_destroy(headway_mha *layer);
  *   Q = query . Wq^T + bq, K = key . Wk^T + bk, V = value . Wv^T + bv, split into heads
  *   out = concatenated heads of attention(Q, K, V) . Wo^T + bo
  *
- * query (B, Lq, E), key (B, Lk, Ek), value (B, Lk, Ev), out (B, Lq, Eo), F32 of rank 3, last stride 1
- * unless its extent is 1. key NULL: query (self-attention); value NULL: key. params as for
- * headway_attention(); may be NULL. An empty row gives the output bias. Out rows at and beyond a query
- * length are not written. out must not overlap an input. */
+ * query (B, Lq, E), key (B, Lk, Ek), value (B, Lk, Ev), out (B, Lq, Eo), F32 of rank 3, last stride
+ * 1 unless its extent is 1. key NULL: query (self-attention); value NULL: key. params as for
+ * headway_attention(); may be NULL. An empty row gives the output bias. Out rows at and beyond a
+ * query length are not written. out must not overlap an input. */
 HEADWAY_API headway_status headway_mha_workspace(const headway_mha *layer,
                                                  const headway_attention_params *params,
                                                  const headway_tensor *query,

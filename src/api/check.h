@@ -34,10 +34,10 @@ headway_status headway_check_tensor(const headway_engine *engine, const char *na
 /* Data present and aligned to its type (unless empty). */
 headway_status headway_check_memory(const headway_engine *engine, const char *name,
                                     const headway_tensor *tensor);
-/* The memory of a call whose shapes have been checked: data present, aligned, innermost strides 1 where
- * asked, outputs (out and params' lse) of distinct elements that share no memory with each other, an
- * input or the workspace, and a workspace of `needed` bytes that shares none with any. An output's axes
- * must nest: sorted by stride, each steps over the smaller ones. */
+/* The memory of a call whose shapes have been checked: data present, aligned, innermost strides 1
+ * where asked, outputs (out and params' lse) of distinct elements that share no memory with each
+ * other, an input or the workspace, and a workspace of `needed` bytes that shares none with any. An
+ * output's axes must nest: sorted by stride, each steps over the smaller ones. */
 headway_status headway_check_operands(const headway_engine *engine,
                                       const headway_attention_params *params,
                                       const headway_tensor *query, const headway_tensor *key,
@@ -46,7 +46,8 @@ headway_status headway_check_operands(const headway_engine *engine,
 headway_status headway_check_extent(const headway_engine *engine, const char *name, int axis,
                                     int64_t given, int64_t expected, const char *why);
 
-/* The params' options into problem (whose sizes are set); data pointers are looked at by the caller. */
+/* The params' options into problem (whose sizes are set); data pointers are looked at by the
+ * caller. */
 headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
                                     struct headway_problem *problem);

@@ -1,5 +1,5 @@
-/* headway_mha: a forward call projects into per-head query, key and value, attends straight into the
- * concatenated heads, and projects out. */
+/* headway_mha: a forward call projects into per-head query, key and value, attends straight into
+ * the concatenated heads, and projects out. */
 #include <stdio.h>
 #include <string.h>
 

@@ -75,10 +75,10 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
 /* What a block of keys is to a tile. */
 enum headway_block { HEADWAY_BLOCK_SKIP, HEADWAY_BLOCK_PLAIN, HEADWAY_BLOCK_BIAS };
 
-/* Looks at the mask of keys *start .. *start + *count - 1 for all lanes: SKIP when it excludes all of
- * them, PLAIN when it changes nothing, else BIAS with bias (*count, width) filled in natural units.
- * Keys at both ends that every lane excludes are cut off *start and *count. lines: scratch of
- * width * HEADWAY_KEY_BLOCK floats. Ranges are not looked at. */
+/* Looks at the mask of keys *start .. *start + *count - 1 for all lanes: SKIP when it excludes all
+ * of them, PLAIN when it changes nothing, else BIAS with bias (*count, width) filled in natural
+ * units. Keys at both ends that every lane excludes are cut off *start and *count. lines: scratch
+ * of width * HEADWAY_KEY_BLOCK floats. Ranges are not looked at. */
 enum headway_block headway_mask_block(const struct headway_problem *problem,
                                       const struct headway_row *row, const struct headway_lanes *l,
                                       int64_t *start, int *count, float *lines, float *bias);

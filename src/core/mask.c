@@ -86,8 +86,8 @@ static inline int expand_bool(const unsigned char *m, ptrdiff_t stride, int coun
     return out;
 }
 
-/* Points at[] to the mask's lines for keys start .. start + count - 1 as floats: in place where they
- * are that, else converted into `lines`. fewest and most: keys that a bool line excludes. */
+/* Points at[] to the mask's lines for keys start .. start + count - 1 as floats: in place where
+ * they are that, else converted into `lines`. fewest and most: keys that a bool line excludes. */
 static void read_lines(const struct headway_problem *p, const struct headway_lanes *l, int used,
                        int64_t start, int count, float *lines, const float **at, int *fewest,
                        int *most)

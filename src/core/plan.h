@@ -39,8 +39,8 @@ int headway_attend_words(const struct headway_problem *problem,
                          const struct headway_machine *machine,
                          const struct headway_attend_plan *plan, char *text, size_t size);
 
-/* How a projection is cut: blocks of tokens that stay in level 2 while panels pass by, each panel in
- * pieces of at most `depth` inputs for the same reason. */
+/* How a projection is cut: blocks of tokens that stay in level 2 while panels pass by, each panel
+ * in pieces of at most `depth` inputs for the same reason. */
 struct headway_linear_plan {
     int64_t block_rows; /* tokens of a block */
     int64_t blocks;

@@ -24,11 +24,11 @@ int headway_process(void);
  * not understood. Pure. */
 int headway_quota_cpus(const char *text);
 
-/* Runs body for every task in 0 .. tasks-1 on at most `threads` workers of a team of `team`, threads
- * <= team, handed out in order, and returns when all are done. Serial (worker 0) inside another parallel region, without OpenMP,
- * and for one task or thread. `team` comes from headway_engine_machine(), which gives 1 in a forked
- * child; calls whose teams are of one size allocate nothing after the first. Leaves OpenMP's settings
- * and errno alone. */
+/* Runs body for every task in 0 .. tasks-1 on at most `threads` workers of a team of `team`,
+ * threads <= team, handed out in order, and returns when all are done. Serial (worker 0) inside
+ * another parallel region, without OpenMP, and for one task or thread. `team` comes from
+ * headway_engine_machine(), which gives 1 in a forked child; calls whose teams are of one size
+ * allocate nothing after the first. Leaves OpenMP's settings and errno alone. */
 void headway_parallel(int team, int threads, int64_t tasks, headway_task_fn *body, void *context);
 
 #endif
