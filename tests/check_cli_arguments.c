@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "check_cli_parts.h"
+#include "headway/headway.h"
 
 static void refusals(void) {
     static const char *const table[][2] = {
@@ -140,8 +141,10 @@ static void info_lines(void) {
         if (strncmp(line, "threads ", 8) == 0)
             CHECK(atoi(line + 8) >= 1, "%s", line);
     }
-    CHECK(rows >= 4 && chosen == 1 && others == 4, "%d rows, %d chosen, %d other lines", rows,
-          chosen, others);
+    headway_isa_info row;
+    CHECK(rows > 0 && headway_isa_at(rows - 1, &row) == HEADWAY_OK &&
+              headway_isa_at(rows, &row) != HEADWAY_OK && chosen == 1 && others == 4,
+          "%d rows, %d chosen, %d other lines", rows, chosen, others);
 }
 
 static void environment(void) {
