@@ -99,6 +99,8 @@ int headway_attend_plan(const struct headway_problem *problem,
     }
     if (!headway_mul(heads, plan->tiles, &plan->tasks))
         return -1;
+    if (problem->value_size == 0 && !problem->lse.data)
+        plan->tasks = 0; /* nothing is asked for */
     plan->threads = (int)at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
     plan->width = lanes * (int)(plan->tiles > 0 ? divide_up(plan->vectors, plan->tiles) : 1);
     return plan_scratch(problem, plan) ? 0 : -1;
