@@ -16,7 +16,8 @@
  *
  * One answer: with f32 arithmetic an output row has the same bits on every instruction set, for any
  * thread count, batch, place in the batch, strides and tiling. It depends on that row's inputs
- * only.
+ * only. Threads' floating-point modes are taken as they are: where the caller's or a worker's rounds
+ * otherwise than to nearest, or flushes subnormals to zero, its part of the work follows that mode.
  */
 #ifndef HEADWAY_H
 #define HEADWAY_H
