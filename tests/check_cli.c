@@ -7,14 +7,16 @@
 
 #include "check.h"
 
-void cli_run(const char *words, struct outcome *outcome) {
+void cli_run(const char *words, struct outcome *outcome)
+{
     struct arguments a;
     arguments_begin(&a);
     arguments_split(&a, words);
     command_run(&a, folder_path("."), NULL, outcome);
 }
 
-void cli_refused(const char *words, const char *expected) {
+void cli_refused(const char *words, const char *expected)
+{
     struct outcome outcome;
     cli_run(words, &outcome);
     expect_refusal(&outcome, expected, words);
@@ -22,14 +24,16 @@ void cli_refused(const char *words, const char *expected) {
     CHECK(!file_exists(folder_path("y.npy")), "%s: left an output file", words);
 }
 
-void cli_done(const char *words) {
+void cli_done(const char *words)
+{
     struct outcome outcome;
     cli_run(words, &outcome);
     CHECK(outcome.status == 0 && outcome.err[0] == '\0', "%s: exit %d: %.300s", words,
           outcome.status, outcome.err);
 }
 
-static size_t read_bytes(const char *name, unsigned char *bytes, size_t size) {
+static size_t read_bytes(const char *name, unsigned char *bytes, size_t size)
+{
     FILE *file = fopen(folder_path(name), "rb");
     size_t length = file ? fread(bytes, 1, size, file) : 0;
     if (file)
@@ -37,7 +41,8 @@ static size_t read_bytes(const char *name, unsigned char *bytes, size_t size) {
     return length;
 }
 
-void cli_same(const char *a, const char *b) {
+void cli_same(const char *a, const char *b)
+{
     static unsigned char bytes[2][1 << 16];
     size_t first = read_bytes(a, bytes[0], sizeof bytes[0]);
     size_t second = read_bytes(b, bytes[1], sizeof bytes[1]);
@@ -46,7 +51,8 @@ void cli_same(const char *a, const char *b) {
 }
 
 void cli_write(const char *name, enum array_type type, int rank, const int64_t *shape,
-               const double *values) {
+               const double *values)
+{
     struct array doubles = {0}, array = {0};
     char error[ERROR_SIZE] = "";
     int failed = array_make(&doubles, ARRAY_F64, rank, shape, error);
@@ -76,7 +82,8 @@ void cli_write(const char *name, enum array_type type, int rank, const int64_t *
     array_free(&array);
 }
 
-void cli_inputs(void) {
+void cli_inputs(void)
+{
     static const int64_t shapes[3][4] = {{2, 5, 4, 8}, {2, 7, 2, 8}, {2, 7, 2, 6}};
     static const char *const names[] = {"q", "k", "v"};
     static const enum array_type types[] = {ARRAY_F32, ARRAY_F16, ARRAY_BF16, ARRAY_F64};
@@ -101,7 +108,8 @@ void cli_inputs(void) {
     }
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct arguments a;
     check_begin(argc, argv);
     if (!arguments_begin(&a)) {

@@ -9,7 +9,8 @@
 #include "check_cli_parts.h"
 #include "headway/headway.h"
 
-static void refusals(void) {
+static void refusals(void)
+{
     static const char *const table[][2] = {
         {"", "verb"},
         {"walk", "walk|run, attend, check or info"},
@@ -69,7 +70,8 @@ static void refusals(void) {
             cli_refused(table[i][0], table[i][1]);
 }
 
-static void later_options(void) {
+static void later_options(void)
+{
     static const char *const table[] = {
         "--window 1,2",        "--offset 3",         "--interval q.npy",   "--query-offsets q.npy",
         "--key-offsets q.npy", "--softcap 2.0",      "--alibi default",    "--sink q.npy",
@@ -90,7 +92,8 @@ static void later_options(void) {
     }
 }
 
-static void expect_printed(const char *words, const char *start, const char *part) {
+static void expect_printed(const char *words, const char *start, const char *part)
+{
     struct outcome outcome;
     cli_run(words, &outcome);
     CHECK(outcome.status == 0 && outcome.err[0] == '\0', "%s: exit %d: %.200s", words,
@@ -99,7 +102,8 @@ static void expect_printed(const char *words, const char *start, const char *par
           "%s: '%s' expected in %.300s", words, part, outcome.out);
 }
 
-static void words_of_help(void) {
+static void words_of_help(void)
+{
     if (check_case("cli/version"))
         expect_printed("--version", "headway ", ".");
     if (check_case("cli/help")) {
@@ -113,7 +117,8 @@ static void words_of_help(void) {
 }
 
 /* One line for each row in the library's order, then oneDNN, CPU, caches, threads. */
-static void info_lines(void) {
+static void info_lines(void)
+{
     struct outcome outcome;
     int rows = 0, chosen = 0, others = 0;
     if (!check_case("cli/info"))
@@ -147,7 +152,8 @@ static void info_lines(void) {
           "%d rows, %d chosen, %d other lines", rows, chosen, others);
 }
 
-static void environment(void) {
+static void environment(void)
+{
     struct outcome outcome;
     if (!check_case("cli/environment"))
         return;
@@ -169,7 +175,8 @@ static void environment(void) {
     cli_same("one.npy", "two.npy");
 }
 
-static void full_disk(void) {
+static void full_disk(void)
+{
     struct arguments a;
     struct outcome outcome;
     if (!check_case("cli/full stdout") || !file_exists("/dev/full"))
@@ -181,7 +188,8 @@ static void full_disk(void) {
     CHECK(!file_exists(folder_path("y.npy")), "left an output file");
 }
 
-void check_cli_arguments(void) {
+void check_cli_arguments(void)
+{
     refusals();
     later_options();
     words_of_help();

@@ -5,7 +5,8 @@
 #include "check.h"
 #include "check_cli_parts.h"
 
-static void expect(const char *words, int status, const char *printed) {
+static void expect(const char *words, int status, const char *printed)
+{
     struct outcome outcome;
     if (!check_case("cli/check/%s", words))
         return;
@@ -16,7 +17,8 @@ static void expect(const char *words, int status, const char *printed) {
 }
 
 /* The right output with one element changed. */
-static void spoil(const char *name, float element) {
+static void spoil(const char *name, float element)
+{
     struct array array = {0};
     char error[ERROR_SIZE];
     if (npy_read(folder_path("right.npy"), &array, error)) {
@@ -30,7 +32,8 @@ static void spoil(const char *name, float element) {
     array_free(&array);
 }
 
-static void onednn(void) {
+static void onednn(void)
+{
     struct outcome outcome;
     if (!check_case("cli/check/onednn"))
         return;
@@ -49,7 +52,8 @@ static void onednn(void) {
           "exit %d: %s%s", outcome.status, outcome.out, outcome.err);
 }
 
-void check_cli_checks(void) {
+void check_cli_checks(void)
+{
     cli_done(ATTEND "--output right.npy");
     spoil("off.npy", 1e-3f);
     spoil("near.npy", 3e-8f);

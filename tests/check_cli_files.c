@@ -7,7 +7,8 @@
 
 static const double zeros[4096];
 
-static void write_bad_files(void) {
+static void write_bad_files(void)
+{
     /* The length of the dictionary, 'v' = 118, makes a header of 128 bytes. */
     static const char start[] = "\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, "
                                 "'shape': (2, 5, 4, 8), }";
@@ -44,7 +45,8 @@ static void write_bad_files(void) {
     cli_write("below.npy", ARRAY_I32, 1, (int64_t[]){2}, (double[]){-1, 5});
 }
 
-static void refusals(void) {
+static void refusals(void)
+{
     static const char *const table[][2] = {
         {"attend --query none.npy --key k.npy --value v.npy --output y.npy", "none.npy"},
         {"attend --query . --key k.npy --value v.npy --output y.npy", "."},
@@ -104,7 +106,8 @@ static void refusals(void) {
 }
 
 /* What lay at the output's path stays, and no temporary file is left beside it. */
-static void untouched(void) {
+static void untouched(void)
+{
     char text[8];
     if (!check_case("cli/files/untouched"))
         return;
@@ -124,7 +127,8 @@ static void untouched(void) {
     cli_same("kept.npy", "fresh.npy");
 }
 
-void check_cli_files(void) {
+void check_cli_files(void)
+{
     write_bad_files();
     refusals();
     untouched();

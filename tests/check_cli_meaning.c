@@ -7,7 +7,8 @@
 #include "check.h"
 #include "check_cli_parts.h"
 
-static float *read_floats(const char *name, struct array *array) {
+static float *read_floats(const char *name, struct array *array)
+{
     char error[ERROR_SIZE];
     memset(array, 0, sizeof *array);
     if (npy_read(folder_path(name), array, error)) {
@@ -18,7 +19,8 @@ static float *read_floats(const char *name, struct array *array) {
 }
 
 /* Both say the same. */
-static void equal(const char *first, const char *second) {
+static void equal(const char *first, const char *second)
+{
     char words[1024];
     if (!check_case("cli/equal/%s = %s", first, second))
         return;
@@ -29,7 +31,8 @@ static void equal(const char *first, const char *second) {
     cli_same("a.npy", "b.npy");
 }
 
-static void write_masks(void) {
+static void write_masks(void)
+{
     double bits[35], added[35], offsets[2] = {2, 2}, full[2] = {5, 5}, keys[2] = {7, 7};
     for (int i = 0; i < 35; i++) {
         bits[i] = (i * 7) % 3 != 0;
@@ -55,7 +58,8 @@ static void write_masks(void) {
     cli_write("seven.npy", ARRAY_I8, 1, (int64_t[]){2}, keys);
 }
 
-static void same_meaning(void) {
+static void same_meaning(void)
+{
     equal(ATTEND, ATTEND "--causal none --layout blhd --heads 4 --kv-heads 2 --dtype f32");
     equal(ATTEND, ATTEND "--query-lengths five.npy --key-lengths seven.npy --threads 2");
     equal(ATTEND, ATTEND "--scale 0.35355338454246521");
@@ -75,7 +79,8 @@ static void same_meaning(void) {
 }
 
 /* The output has the query's type and rank. */
-static void types(void) {
+static void types(void)
+{
     static const struct {
         const char *words;
         enum array_type type;
@@ -117,7 +122,8 @@ static void types(void) {
     array_free(&expected);
 }
 
-static void transpose(const char *from, const char *to) {
+static void transpose(const char *from, const char *to)
+{
     struct array array;
     float *values = read_floats(from, &array);
     if (!values)
@@ -133,7 +139,8 @@ static void transpose(const char *from, const char *to) {
     array_free(&array);
 }
 
-static void layouts(void) {
+static void layouts(void)
+{
     if (!check_case("cli/layout"))
         return;
     transpose("q.npy", "qt.npy");
@@ -146,7 +153,8 @@ static void layouts(void) {
     cli_same("at.npy", "b.npy");
 }
 
-static void lengths(void) {
+static void lengths(void)
+{
     struct array out, lse;
     if (!check_case("cli/lengths"))
         return;
@@ -173,7 +181,8 @@ static void lengths(void) {
 }
 
 /* A float mask of only 0 and 1 is added, with a warning. */
-static void warning(void) {
+static void warning(void)
+{
     struct outcome outcome;
     if (!check_case("cli/mask of 0 and 1"))
         return;
@@ -183,7 +192,8 @@ static void warning(void) {
     CHECK(strncmp(outcome.err, "headway: warning: --mask", 24) == 0, "%s", outcome.err);
 }
 
-static void reports(void) {
+static void reports(void)
+{
     struct outcome outcome;
     if (!check_case("cli/explain and repeat"))
         return;
@@ -203,7 +213,8 @@ static void reports(void) {
     cli_same("a.npy", "b.npy");
 }
 
-static void empty_shapes(void) {
+static void empty_shapes(void)
+{
     static const double none[1];
     struct array out;
     if (!check_case("cli/empty"))
@@ -220,7 +231,8 @@ static void empty_shapes(void) {
     array_free(&out);
 }
 
-void check_cli_meaning(void) {
+void check_cli_meaning(void)
+{
     write_masks();
     same_meaning();
     types();

@@ -9,7 +9,8 @@
 
 static char root[512];
 
-const char *files_path(const char *name) {
+const char *files_path(const char *name)
+{
     static char texts[8][1024];
     static int next;
     char *text = texts[next++ % 8];
@@ -17,11 +18,13 @@ const char *files_path(const char *name) {
     return text;
 }
 
-void files_folder(const char *name) {
+void files_folder(const char *name)
+{
     mkdir(files_path(name), 0777);
 }
 
-void files_write(const char *name, const void *bytes, size_t count) {
+void files_write(const char *name, const void *bytes, size_t count)
+{
     /* A new file each time: some file systems wait for the disk when an old one is cut short. */
     unlink(files_path(name));
     FILE *file = fopen(files_path(name), "wb");
@@ -30,7 +33,8 @@ void files_write(const char *name, const void *bytes, size_t count) {
     }
 }
 
-char *files_read(const char *name, size_t *count) {
+char *files_read(const char *name, size_t *count)
+{
     FILE *file = fopen(files_path(name), "rb");
     char *bytes = calloc(1, 1 << 20);
     *count = 0;
@@ -43,7 +47,8 @@ char *files_read(const char *name, size_t *count) {
     return bytes;
 }
 
-int files_entries(const char *folder) {
+int files_entries(const char *folder)
+{
     DIR *directory = opendir(files_path(folder));
     int count = -2;
     while (directory && readdir(directory)) {
@@ -55,18 +60,21 @@ int files_entries(const char *folder) {
     return count;
 }
 
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *where) {
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *where)
+{
     (void)status;
     (void)kind;
     return where->level == 0 && strcmp(path, root) != 0 ? 0 : remove(path);
 }
 
-void files_empty(const char *folder) {
+void files_empty(const char *folder)
+{
     files_folder(folder);
     nftw(files_path(folder), remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-void files_check_error(const char *error, const char *words) {
+void files_check_error(const char *error, const char *words)
+{
     char text[256];
     CHECK(error[0] != 0, "no error was reported, expected '%s'", words);
     CHECK(!strchr(error, '\n'), "the error has several lines: %s", error);
@@ -76,13 +84,15 @@ void files_check_error(const char *error, const char *words) {
     }
 }
 
-void maker_start(struct maker *m) {
+void maker_start(struct maker *m)
+{
     memset(m, 0, sizeof *m);
     m->header[0] = '{';
     m->header_length = 1;
 }
 
-static void put_value(unsigned char *to, const char *type, double value) {
+static void put_value(unsigned char *to, const char *type, double value)
+{
     float single = (float)value;
     if (strcmp(type, "F64") == 0) {
         memcpy(to, &value, sizeof value);
@@ -96,7 +106,8 @@ static void put_value(unsigned char *to, const char *type, double value) {
 }
 
 void maker_add(struct maker *m, const char *name, const char *type, int rank, int64_t a, int64_t b,
-               int64_t c, int64_t d) {
+               int64_t c, int64_t d)
+{
     static const struct {
         const char *name;
         size_t size;
@@ -127,15 +138,18 @@ void maker_add(struct maker *m, const char *name, const char *type, int rank, in
     snprintf(m->names[m->count++], sizeof m->names[0], "%s", name);
 }
 
-void maker_matrix(struct maker *m, const char *name, int64_t rows, int64_t columns) {
+void maker_matrix(struct maker *m, const char *name, int64_t rows, int64_t columns)
+{
     maker_add(m, name, "F32", 2, rows, columns, 0, 0);
 }
 
-void maker_vector(struct maker *m, const char *name, int64_t count) {
+void maker_vector(struct maker *m, const char *name, int64_t count)
+{
     maker_add(m, name, "F32", 1, count, 0, 0, 0);
 }
 
-void maker_write(struct maker *m, const char *path, int padded_by) {
+void maker_write(struct maker *m, const char *path, int padded_by)
+{
     m->header[m->header_length++] = '}';
     for (int i = 0; i < padded_by; i++) {
         m->header[m->header_length++] = ' ';
@@ -154,7 +168,8 @@ void maker_write(struct maker *m, const char *path, int padded_by) {
     m->data = NULL;
 }
 
-float maker_value(const struct maker *m, const char *name, int64_t i) {
+float maker_value(const struct maker *m, const char *name, int64_t i)
+{
     for (int k = 0; k < m->count; k++) {
         if (strcmp(m->names[k], name) == 0) {
             return (float)(4096 * k + i);
@@ -164,7 +179,8 @@ float maker_value(const struct maker *m, const char *name, int64_t i) {
     return 0;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     const char *temporary = getenv("TMPDIR");
     check_begin(argc, argv);
     snprintf(root, sizeof root, "%s/headway-files-XXXXXX", temporary ? temporary : "/tmp");

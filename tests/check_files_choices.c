@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 /* Four square maps of width 12 called as Llama's or as `stems` says, below prefix. */
-static void add_module(struct maker *m, const char *prefix, const char *const *stems) {
+static void add_module(struct maker *m, const char *prefix, const char *const *stems)
+{
     static const char *const llama[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
     char name[128];
     for (int i = 0; i < 4; i++) {
@@ -17,7 +18,8 @@ static void add_module(struct maker *m, const char *prefix, const char *const *s
 }
 
 /* Loads and gives the module's name, or the error with "! " in front. */
-static const char *outcome(const char *path, const char *layer, int64_t heads) {
+static const char *outcome(const char *path, const char *layer, int64_t heads)
+{
     static char text[ERROR_SIZE + 8];
     char error[ERROR_SIZE] = "";
     struct layer loaded;
@@ -35,7 +37,8 @@ static const char *outcome(const char *path, const char *layer, int64_t heads) {
     return text;
 }
 
-static void check_chosen(const char *path, const char *layer, const char *expected) {
+static void check_chosen(const char *path, const char *layer, const char *expected)
+{
     if (check_case("choice/%s --layer %s", path, layer ? layer : "(none)")) {
         const char *got = outcome(path, layer, 3);
         if (expected[0] == '!') {
@@ -47,7 +50,8 @@ static void check_chosen(const char *path, const char *layer, const char *expect
     }
 }
 
-static void check_layers(void) {
+static void check_layers(void)
+{
     static const char *const bart[] = {"q_proj", "k_proj", "v_proj", "out_proj"};
     struct maker *m = malloc(sizeof *m);
     char prefix[64];
@@ -88,7 +92,8 @@ static void check_layers(void) {
 }
 
 /* A Llama-like module with one more tensor in the file. */
-static void check_beside(const char *extra, const char *type, int rank, const char *words) {
+static void check_beside(const char *extra, const char *type, int rank, const char *words)
+{
     struct maker *m = malloc(sizeof *m);
     if (check_case("beside/%s %s rank %d", extra, type, rank)) {
         maker_start(m);
@@ -107,7 +112,8 @@ static void check_beside(const char *extra, const char *type, int rank, const ch
     free(m);
 }
 
-static void check_others(void) {
+static void check_others(void)
+{
     static const char *const t5[] = {"q", "k", "v", "o"};
     struct maker *m = malloc(sizeof *m);
     check_beside("model.layers.0.self_attn.q_norm.weight", "F32", 1, "q_norm");
@@ -162,7 +168,8 @@ static void check_others(void) {
 }
 
 static void check_bad_layer(const char *name, const char *stem, const char *type, int rank,
-                            int64_t a, int64_t b, const char *words) {
+                            int64_t a, int64_t b, const char *words)
+{
     static const char *const stems[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
     struct maker *m = malloc(sizeof *m);
     char tensor[64];
@@ -186,7 +193,8 @@ static void check_bad_layer(const char *name, const char *stem, const char *type
 }
 
 static void check_sizes(const char *name, int64_t heads, int64_t kv, int64_t size,
-                        int64_t value_size, const char *words) {
+                        int64_t value_size, const char *words)
+{
     char error[ERROR_SIZE] = "";
     struct layer layer;
     struct layer_request request = {0};
@@ -211,7 +219,8 @@ static void check_sizes(const char *name, int64_t heads, int64_t kv, int64_t siz
     }
 }
 
-static void check_all_sizes(void) {
+static void check_all_sizes(void)
+{
     struct maker *m = malloc(sizeof *m);
     maker_start(m);
     maker_matrix(m, "q_proj.weight", 24, 7);
@@ -244,7 +253,8 @@ static void check_all_sizes(void) {
     free(m);
 }
 
-static void check_types(void) {
+static void check_types(void)
+{
     static const char *const types[] = {"F32", "F16", "BF16", "F64"};
     struct maker *m = malloc(sizeof *m);
     for (int i = 0; i < 4; i++) {
@@ -276,7 +286,8 @@ static void check_types(void) {
     free(m);
 }
 
-static void check_models(void) {
+static void check_models(void)
+{
     static const struct {
         const char *model, *layer, *name;
         int heads;
@@ -314,7 +325,8 @@ static void check_models(void) {
     }
 }
 
-void check_choices(void) {
+void check_choices(void)
+{
     check_layers();
     check_others();
     check_all_sizes();
@@ -323,7 +335,8 @@ void check_choices(void) {
 }
 
 /* A folder with a module of width 12 below prefix and this config.json. */
-static void make_model(const char *prefix, const char *const *stems, const char *config) {
+static void make_model(const char *prefix, const char *const *stems, const char *config)
+{
     struct maker *m = malloc(sizeof *m);
     char name[128];
     files_empty("model");
@@ -338,7 +351,8 @@ static void make_model(const char *prefix, const char *const *stems, const char 
 
 /* scale 0: none of the model's own. words: a refusal. */
 static void check_one_config(const char *prefix, const char *const *stems, const char *config,
-                             int64_t heads, double scale, int decoder, const char *words) {
+                             int64_t heads, double scale, int decoder, const char *words)
+{
     char error[ERROR_SIZE] = "";
     struct layer layer;
     struct layer_request request = {0};
@@ -366,7 +380,8 @@ static const char *const t5[] = {"q", "k", "v", "o"};
 static const char *const distil[] = {"q_lin", "k_lin", "v_lin", "out_lin"};
 static const char *const llama[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
 
-static void check_counts(void) {
+static void check_counts(void)
+{
     const char *enc = "model.encoder.layers.0.self_attn.";
     const char *dec = "model.decoder.layers.0.self_attn.";
     const char *cross = "model.decoder.layers.0.encoder_attn.";
@@ -415,7 +430,8 @@ static void check_counts(void) {
                      "n_head|twice");
 }
 
-static void check_scales(void) {
+static void check_scales(void)
+{
     const char *self = "layers.3.self_attn.";
     check_one_config(self, llama, "{\"num_heads\":3,\"attention_multiplier\":0.015625}", 3,
                      0.015625, 0, NULL);
@@ -453,7 +469,8 @@ static void check_scales(void) {
     }
 }
 
-static void check_refusals(void) {
+static void check_refusals(void)
+{
     static const struct {
         const char *fields, *words;
     } table[] = {
@@ -506,7 +523,8 @@ static void check_refusals(void) {
 }
 
 /* The command line wins, and what config.json says of another split of the rows is left aside. */
-static void check_flags_win(void) {
+static void check_flags_win(void)
+{
     char error[ERROR_SIZE] = "";
     struct layer layer;
     struct layer_request request = {0};
@@ -534,7 +552,8 @@ static void check_flags_win(void) {
     layer_free(&layer);
 }
 
-void check_config(void) {
+void check_config(void)
+{
     check_counts();
     check_scales();
     check_refusals();
@@ -542,7 +561,8 @@ void check_config(void) {
 }
 
 /* A locale with a decimal comma and grouping, made here when the machine has none. */
-static const char *german_locale(void) {
+static const char *german_locale(void)
+{
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "de_DE"};
     char command[1400];
     for (int made = 0; made < 2; made++) {
@@ -562,7 +582,8 @@ static const char *german_locale(void) {
     return NULL;
 }
 
-void check_locale(void) {
+void check_locale(void)
+{
     char error[ERROR_SIZE] = "";
     size_t count = 0;
     if (!check_case("locale/decimal comma")) {

@@ -4,7 +4,8 @@
 
 /* Element (row, column) of a view of weights; rank 3 has its rows in two axes, a bias no columns.
  */
-static float at(const headway_tensor *t, int64_t row, int64_t column, int is_bias) {
+static float at(const headway_tensor *t, int64_t row, int64_t column, int is_bias)
+{
     const float *data = t->data;
     if (t->rank == (is_bias ? 1 : 2)) {
         return data[row * t->stride[0] + (is_bias ? 0 : column * t->stride[1])];
@@ -13,7 +14,8 @@ static float at(const headway_tensor *t, int64_t row, int64_t column, int is_bia
                 (is_bias ? 0 : column * t->stride[2])];
 }
 
-static int64_t rows_of(const headway_tensor *t, int is_bias) {
+static int64_t rows_of(const headway_tensor *t, int is_bias)
+{
     return t->rank == (is_bias ? 1 : 2) ? t->shape[0] : t->shape[0] * t->shape[1];
 }
 
@@ -25,7 +27,8 @@ struct place {
 };
 
 static void expect(const struct maker *m, const headway_tensor *view, struct place p, int is_bias,
-                   const char *what) {
+                   const char *what)
+{
     CHECK(view != NULL, "%s is missing", what);
     if (!view) {
         return;
@@ -46,18 +49,21 @@ static void expect(const struct maker *m, const headway_tensor *view, struct pla
 }
 
 static void expect_matrix(const struct maker *m, const headway_tensor *view, const char *tensor,
-                          int64_t rows, int64_t columns) {
+                          int64_t rows, int64_t columns)
+{
     struct place p = {tensor, rows, columns, 0, columns, 1, 0, 0};
     expect(m, view, p, 0, tensor);
 }
 
 static void expect_bias(const struct maker *m, const headway_tensor *view, const char *tensor,
-                        int64_t first, int64_t rows) {
+                        int64_t first, int64_t rows)
+{
     struct place p = {tensor, rows, 0, first, 1, 0, 0, 0};
     expect(m, view, p, 1, tensor);
 }
 
-static struct layer_request request_of(const char *path, const char *layer, int64_t heads) {
+static struct layer_request request_of(const char *path, const char *layer, int64_t heads)
+{
     struct layer_request request = {0};
     request.path = files_path(path);
     request.layer = layer;
@@ -67,7 +73,8 @@ static struct layer_request request_of(const char *path, const char *layer, int6
 
 /* heads, kv heads, size, value size; widths of query, key, value; outputs. */
 static int load(const struct layer_request *request, struct layer *layer, const char *family,
-                const char *sizes) {
+                const char *sizes)
+{
     char error[ERROR_SIZE] = "";
     char text[128];
     int result = layer_load(request, layer, error);
@@ -86,7 +93,8 @@ static int load(const struct layer_request *request, struct layer *layer, const 
     return result;
 }
 
-static void refused(const struct layer_request *request, const char *words) {
+static void refused(const struct layer_request *request, const char *words)
+{
     char error[ERROR_SIZE] = "";
     struct layer layer;
     int result = layer_load(request, &layer, error);
@@ -100,7 +108,8 @@ static void refused(const struct layer_request *request, const char *words) {
 
 /* prefix + stem + ".weight" of (rows, columns), and ".bias" when there is one. */
 static void add_linear(struct maker *m, const char *prefix, const char *stem, int64_t rows,
-                       int64_t columns, int bias) {
+                       int64_t columns, int bias)
+{
     char name[128];
     snprintf(name, sizeof name, "%s%s.weight", prefix, stem);
     maker_matrix(m, name, rows, columns);
@@ -110,7 +119,8 @@ static void add_linear(struct maker *m, const char *prefix, const char *stem, in
     }
 }
 
-static const char *joined(const char *prefix, const char *stem, const char *end) {
+static const char *joined(const char *prefix, const char *stem, const char *end)
+{
     static char names[4][128];
     static int next;
     char *name = names[next++ % 4];
@@ -120,7 +130,8 @@ static const char *joined(const char *prefix, const char *stem, const char *end)
 
 /* A family of four linear maps: q (H*D, E), k and v (Hkv*D, E), o (E, H*D). */
 static void check_separate(const char *family, const char *prefix, const char *layer,
-                           const char *const stems[4], int kv_heads, int biases) {
+                           const char *const stems[4], int kv_heads, int biases)
+{
     struct maker *m = malloc(sizeof *m);
     struct layer loaded;
     int64_t heads = 4;
@@ -164,7 +175,8 @@ static void check_separate(const char *family, const char *prefix, const char *l
 /* A fused matrix of (rows, 5) and an output of (5, out). heads 4 of 3, kv heads of the same size.
  */
 static void check_fused(const char *family, const char *prefix, const char *stem, const char *out,
-                        int kv_heads, int per_head, const char *flag) {
+                        int kv_heads, int per_head, const char *flag)
+{
     struct maker *m = malloc(sizeof *m);
     struct layer loaded;
     int64_t rows = (4 + 2 * kv_heads) * 3;
@@ -206,7 +218,8 @@ static void check_fused(const char *family, const char *prefix, const char *stem
     free(m);
 }
 
-static void check_torch(void) {
+static void check_torch(void)
+{
     struct maker *m = malloc(sizeof *m);
     struct layer layer;
     struct layer_request request;
@@ -264,7 +277,8 @@ static void check_torch(void) {
 
 /* fused (E, 3E) stored as GPT-2 does, with the mask buffers of old checkpoints; or as Linear does.
  */
-static void check_gpt2(int stored, int bias) {
+static void check_gpt2(int stored, int bias)
+{
     struct maker *m = malloc(sizeof *m);
     struct layer layer;
     if (!check_case("family/GPT-2, stored %s, bias %d", stored ? "(in, out)" : "(out, in)", bias)) {
@@ -298,7 +312,8 @@ static void check_gpt2(int stored, int bias) {
     free(m);
 }
 
-static void check_gpt2_cross(void) {
+static void check_gpt2_cross(void)
+{
     struct maker *m = malloc(sizeof *m);
     struct layer layer;
     if (check_case("family/GPT-2 cross-attention")) {
@@ -325,7 +340,8 @@ static void check_gpt2_cross(void) {
 }
 
 /* One small matrix per head: 11 of them, so that 10 must follow 9. */
-static void check_heads(int bias) {
+static void check_heads(int bias)
+{
     struct maker *m = malloc(sizeof *m);
     struct layer layer;
     char stem[64];
@@ -372,7 +388,8 @@ static void check_heads(int bias) {
     free(m);
 }
 
-static void check_qkv_rows(void) {
+static void check_qkv_rows(void)
+{
     struct maker *m = malloc(sizeof *m);
     if (check_case("family/qkv_proj, rows not told")) {
         maker_start(m);
@@ -398,7 +415,8 @@ static void check_qkv_rows(void) {
     free(m);
 }
 
-void check_families(void) {
+void check_families(void)
+{
     static const char *const bert[] = {"self.query", "self.key", "self.value", "output.dense"};
     static const char *const vit[] = {"attention.query", "attention.key", "attention.value",
                                       "output.dense"};

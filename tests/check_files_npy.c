@@ -10,7 +10,8 @@
 
 /* A .npy of that header text (a newline is added) with `bytes` of data 0, 1, 2, ...; returns its
  * size. */
-static size_t make_npy(char *file, int version, const char *header, size_t padding, size_t bytes) {
+static size_t make_npy(char *file, int version, const char *header, size_t padding, size_t bytes)
+{
     size_t start = version == 1 ? 10 : 12;
     size_t length = strlen(header) + padding + 1;
     memcpy(file, "\x93NUMPY", 6);
@@ -29,7 +30,8 @@ static size_t make_npy(char *file, int version, const char *header, size_t paddi
 }
 
 static void check_refused(const char *name, int version, const char *header, size_t bytes,
-                          const char *words) {
+                          const char *words)
+{
     char file[4096];
     char error[ERROR_SIZE] = "";
     struct array array;
@@ -44,7 +46,8 @@ static void check_refused(const char *name, int version, const char *header, siz
 
 #define HEADER(descr, shape) "{'descr': '" descr "', 'fortran_order': False, 'shape': " shape ", }"
 
-static void check_bad_headers(void) {
+static void check_bad_headers(void)
+{
     static const struct {
         const char *name, *header;
         size_t bytes;
@@ -100,7 +103,8 @@ static void check_bad_headers(void) {
     check_refused("version 0", 0, HEADER("<f4", "(1,)"), 4, "version 0.0");
 }
 
-static void check_lengths(void) {
+static void check_lengths(void)
+{
     char file[512];
     char error[ERROR_SIZE];
     struct array array;
@@ -139,7 +143,8 @@ static void check_lengths(void) {
 
 /* Whatever one byte is changed to, the reader returns, and gives an array of the data's size or
  * none. */
-static void check_bytes_changed(void) {
+static void check_bytes_changed(void)
+{
     static const char changes[] = {0,   ' ', '\'', '(', ')', ',',      '0',
                                    '9', '-', 'L',  '{', '}', (char)255};
     char file[512];
@@ -168,7 +173,8 @@ static void check_bytes_changed(void) {
     CHECK(read > 0, "no change was harmless, not even that of padding");
 }
 
-static void check_type(const char *descr, enum array_type type, int version) {
+static void check_type(const char *descr, enum array_type type, int version)
+{
     char file[512];
     char header[128];
     char error[ERROR_SIZE];
@@ -201,7 +207,8 @@ static void check_type(const char *descr, enum array_type type, int version) {
     array_free(&array);
 }
 
-static void check_good(void) {
+static void check_good(void)
+{
     static const struct {
         const char *descr;
         enum array_type type;
@@ -252,14 +259,16 @@ static void check_good(void) {
     }
 }
 
-void check_npy(void) {
+void check_npy(void)
+{
     check_good();
     check_bad_headers();
     check_lengths();
     check_bytes_changed();
 }
 
-static struct array numbered(enum array_type type, int rank, int64_t a, int64_t b) {
+static struct array numbered(enum array_type type, int rank, int64_t a, int64_t b)
+{
     char error[ERROR_SIZE];
     int64_t shape[] = {a, b};
     struct array array;
@@ -272,7 +281,8 @@ static struct array numbered(enum array_type type, int rank, int64_t a, int64_t 
 
 /* What numpy 2's save() writes in front of the data. */
 static void check_bytes_written(const char *name, enum array_type type, int rank, int64_t a,
-                                int64_t b, const char *header, size_t header_size) {
+                                int64_t b, const char *header, size_t header_size)
+{
     char error[ERROR_SIZE] = "";
     char expected[512];
     size_t count = 0;
@@ -297,7 +307,8 @@ static void check_bytes_written(const char *name, enum array_type type, int rank
     array_free(&array);
 }
 
-static void check_failed_write(const char *name, const char *second, const char *words) {
+static void check_failed_write(const char *name, const char *second, const char *words)
+{
     char error[ERROR_SIZE] = "";
     size_t count = 0;
     if (!check_case("npy/write refused/%s", name)) {
@@ -320,7 +331,8 @@ static void check_failed_write(const char *name, const char *second, const char 
     array_free(&array);
 }
 
-static void check_disk_full(void) {
+static void check_disk_full(void)
+{
     char error[ERROR_SIZE] = "";
     struct rlimit before;
     if (!check_case("npy/write refused/no room")) {
@@ -345,7 +357,8 @@ static void check_disk_full(void) {
     array_free(&small);
 }
 
-static void check_several_written(void) {
+static void check_several_written(void)
+{
     char error[ERROR_SIZE] = "";
     struct array back;
     struct stat status;
@@ -370,7 +383,8 @@ static void check_several_written(void) {
     array_free(&b);
 }
 
-void check_npy_writing(void) {
+void check_npy_writing(void)
+{
     check_bytes_written("f32 (2, 3)", ARRAY_F32, 2, 2, 3, HEADER("<f4", "(2, 3)"), 128);
     check_bytes_written("f32 ()", ARRAY_F32, 0, 0, 0, HEADER("<f4", "()"), 128);
     check_bytes_written("bf16 (5,)", ARRAY_BF16, 1, 5, 0, HEADER("<V2", "(5,)"), 128);
@@ -388,7 +402,8 @@ void check_npy_writing(void) {
     check_several_written();
 }
 
-static void check_halves(void) {
+static void check_halves(void)
+{
     if (check_case("conversion/all f16 and bf16 there and back")) {
         for (int type = ARRAY_F16; type <= ARRAY_BF16; type++) {
             for (int i = 0; i < 65536; i++) {
@@ -406,7 +421,8 @@ static void check_halves(void) {
     }
 }
 
-static void check_rounding(void) {
+static void check_rounding(void)
+{
     if (check_case("conversion/rounding")) {
         static const struct {
             enum array_type type;
@@ -443,7 +459,8 @@ static void check_rounding(void) {
     }
 }
 
-static void check_integers(void) {
+static void check_integers(void)
+{
     char error[ERROR_SIZE];
     if (check_case("conversion/integers and bool")) {
         struct array from = numbered(ARRAY_BOOL, 1, 4, 0);
@@ -475,7 +492,8 @@ static void check_integers(void) {
     }
 }
 
-void check_conversions(void) {
+void check_conversions(void)
+{
     check_halves();
     check_rounding();
     check_integers();

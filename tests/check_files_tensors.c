@@ -8,7 +8,8 @@
 
 /* length < 0: that of the header. */
 static void put_file(const char *name, const char *header, size_t header_size, int64_t length,
-                     size_t bytes) {
+                     size_t bytes)
+{
     unsigned char *file = calloc(1, 8 + header_size + bytes);
     uint64_t said = length < 0 ? header_size : (uint64_t)length;
     for (int i = 0; i < 8; i++) {
@@ -20,7 +21,8 @@ static void put_file(const char *name, const char *header, size_t header_size, i
 }
 
 static void check_refused(const char *name, const char *header, size_t header_size, size_t bytes,
-                          const char *words) {
+                          const char *words)
+{
     char error[ERROR_SIZE] = "";
     struct tensors *tensors = NULL;
     if (check_case("safetensors/refused/%s", name)) {
@@ -99,7 +101,8 @@ static const struct {
     {"half a surrogate pair", "{\"\\ud800\":1}", 0, "malformed"},
 };
 
-static void check_rules(void) {
+static void check_rules(void)
+{
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         check_refused(rules[i].name, rules[i].header, strlen(rules[i].header), rules[i].bytes,
                       rules[i].words);
@@ -110,7 +113,8 @@ static void check_rules(void) {
     check_refused("deep nesting", deep, 305, 0, "nested");
 }
 
-static void check_header_lengths(void) {
+static void check_header_lengths(void)
+{
     static const struct {
         const char *name;
         int64_t length;
@@ -140,7 +144,8 @@ static void check_header_lengths(void) {
     }
 }
 
-static void check_every_length(void) {
+static void check_every_length(void)
+{
     struct maker *m = malloc(sizeof *m);
     char error[ERROR_SIZE];
     struct tensors *tensors = NULL;
@@ -169,7 +174,8 @@ static void check_every_length(void) {
 
 /* Whatever one byte of the header is changed to, the reader returns, and tensors lie in the file.
  */
-static void check_bytes_changed(void) {
+static void check_bytes_changed(void)
+{
     static const char changes[] = {0,   ' ', '"', ',', ':',  '0', '9',       '-',
                                    '[', ']', '{', '}', '\\', 'e', (char)0xc3};
     struct maker *m = malloc(sizeof *m);
@@ -210,7 +216,8 @@ static void check_bytes_changed(void) {
     free(m);
 }
 
-static void check_type(const char *type, int padded_by) {
+static void check_type(const char *type, int padded_by)
+{
     char error[ERROR_SIZE];
     struct tensors *tensors = NULL;
     struct maker *m = malloc(sizeof *m);
@@ -244,7 +251,8 @@ static void check_type(const char *type, int padded_by) {
     free(m);
 }
 
-static void check_good(void) {
+static void check_good(void)
+{
     static const char *const types[] = {"F32", "F16", "BF16", "F64"};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         for (int padded_by = 0; padded_by < 8; padded_by++) {
@@ -312,7 +320,8 @@ static const char unusual[] = "{ \"b\" : " TENSOR(
                                                                                            "\t"
                                                                                            " ";
 
-static void check_unusual(void) {
+static void check_unusual(void)
+{
     char error[ERROR_SIZE];
     struct tensors *tensors = NULL;
     if (check_case("safetensors/read/unsorted, other types, metadata, spaces")) {
@@ -333,7 +342,8 @@ static void check_unusual(void) {
     }
 }
 
-void check_safetensors(void) {
+void check_safetensors(void)
+{
     check_good();
     check_unusual();
     check_rules();
@@ -343,7 +353,8 @@ void check_safetensors(void) {
 }
 
 /* Two shards: "a.weight" in the first, "b.weight" in the second. */
-static void make_shards(const char *folder, const char *index) {
+static void make_shards(const char *folder, const char *index)
+{
     char name[256];
     struct maker *m = malloc(sizeof *m);
     files_empty(folder);
@@ -365,7 +376,8 @@ static void make_shards(const char *folder, const char *index) {
 #define FIRST "model-00001-of-00002.safetensors"
 #define SECOND "model-00002-of-00002.safetensors"
 
-static void check_bad_index(const char *name, const char *index, const char *words) {
+static void check_bad_index(const char *name, const char *index, const char *words)
+{
     char error[ERROR_SIZE] = "";
     struct tensors *tensors = NULL;
     if (check_case("safetensors/index/%s", name)) {
@@ -379,7 +391,8 @@ static void check_bad_index(const char *name, const char *index, const char *wor
     }
 }
 
-static void check_good_shards(const char *path, int second_lost) {
+static void check_good_shards(const char *path, int second_lost)
+{
     char error[ERROR_SIZE] = "";
     struct tensors *tensors = NULL;
     CHECK(tensors_open(&tensors, files_path(path), error) == 0, "%s", error);
@@ -398,7 +411,8 @@ static void check_good_shards(const char *path, int second_lost) {
     tensors_close(tensors);
 }
 
-void check_shards(void) {
+void check_shards(void)
+{
     char error[ERROR_SIZE] = "";
     struct tensors *tensors = NULL;
     if (check_case("safetensors/index/folder and file")) {

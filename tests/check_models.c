@@ -21,12 +21,14 @@ struct run {
 
 static int runs, right, refused, all = 1;
 
-static const char *text_of(const cJSON *object, const char *name) {
+static const char *text_of(const cJSON *object, const char *name)
+{
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
     return text ? text : "";
 }
 
-static char *read_text(const char *path, size_t *size) {
+static char *read_text(const char *path, size_t *size)
+{
     FILE *file = fopen(path, "rb");
     CHECK(file, "%s is missing", path);
     if (!file)
@@ -44,9 +46,11 @@ static char *read_text(const char *path, size_t *size) {
 }
 
 /* What of this run a later version brings, or NULL. weights_out: the --probs outputs count. */
-static const char *needs_later(const struct run *run, int weights_out) {
+static const char *needs_later(const struct run *run, int weights_out)
+{
     const cJSON *expected = cJSON_GetObjectItemCaseSensitive(run->json, "expected"), *option;
-    cJSON_ArrayForEach(option, cJSON_GetObjectItemCaseSensitive(run->json, "options")) {
+    cJSON_ArrayForEach(option, cJSON_GetObjectItemCaseSensitive(run->json, "options"))
+    {
         const char *text = cJSON_GetStringValue(option);
         if (strcmp(text, "--rope") == 0 || strcmp(text, "--cache") == 0)
             return text;
@@ -57,7 +61,8 @@ static const char *needs_later(const struct run *run, int weights_out) {
     return config && strcmp(run->model, "llama-gqa-rope") == 0 ? "RoPE" : NULL;
 }
 
-static void build(const struct run *run, int weights_out, struct arguments *a) {
+static void build(const struct run *run, int weights_out, struct arguments *a)
+{
     const cJSON *item;
     arguments_begin(a);
     arguments_add(a, "run");
@@ -67,7 +72,8 @@ static void build(const struct run *run, int weights_out, struct arguments *a) {
         arguments_add(a, "--layer");
         arguments_add(a, "%s", text_of(run->json, "layer"));
     }
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(run->json, "inputs")) {
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(run->json, "inputs"))
+    {
         arguments_add(a, "--%s", item->string);
         arguments_add(a, "%s", cJSON_GetStringValue(item));
     }
@@ -75,7 +81,8 @@ static void build(const struct run *run, int weights_out, struct arguments *a) {
         arguments_add(a, "%s", cJSON_GetStringValue(item));
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(
                                  run->json, "expected")) if (weights_out ||
-                                                             strcmp(item->string, "output") == 0) {
+                                                             strcmp(item->string, "output") == 0)
+    {
         char name[64];
         snprintf(name, sizeof name, "%s.npy", item->string);
         arguments_add(a, "--%s", item->string);
@@ -83,7 +90,8 @@ static void build(const struct run *run, int weights_out, struct arguments *a) {
     }
 }
 
-static void refuse(const struct run *run, int weights_out, const char *words) {
+static void refuse(const struct run *run, int weights_out, const char *words)
+{
     struct arguments a;
     struct outcome outcome;
     build(run, weights_out, &a);
@@ -92,7 +100,8 @@ static void refuse(const struct run *run, int weights_out, const char *words) {
     CHECK(!file_exists(folder_path("output.npy")), "a refusal left an output file");
 }
 
-static void compute(const struct run *run) {
+static void compute(const struct run *run)
+{
     struct arguments a;
     struct outcome outcome;
     char expected[8192];
@@ -108,7 +117,8 @@ static void compute(const struct run *run) {
     right++;
 }
 
-static void run_one(struct run *run) {
+static void run_one(struct run *run)
+{
     int config = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run->json, "config"));
     const char *option = needs_later(run, 1);
     snprintf(run->weights, sizeof run->weights, "%s",
@@ -128,7 +138,8 @@ static void run_one(struct run *run) {
         compute(run);
 }
 
-static void run_model(const char *model) {
+static void run_model(const char *model)
+{
     struct run run = {.model = model};
     char path[8192];
     size_t size;
@@ -141,7 +152,8 @@ static void run_model(const char *model) {
     char *text = read_text(path, &size);
     cJSON *json = cJSON_Parse(text);
     run.tolerance = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "tolerance"));
-    cJSON_ArrayForEach(run.json, cJSON_GetObjectItemCaseSensitive(json, "runs")) {
+    cJSON_ArrayForEach(run.json, cJSON_GetObjectItemCaseSensitive(json, "runs"))
+    {
         run.label = text_of(run.json, "label");
         if (check_case("models/%s/%s", model, run.label)) {
             run_one(&run);
@@ -153,7 +165,8 @@ static void run_model(const char *model) {
     free(text);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct arguments a;
     check_begin(argc, argv);
     if (!arguments_begin(&a)) {

@@ -16,13 +16,15 @@ enum { NOTE = 512 };
 static const enum headway_onednn_path paths[2] = {HEADWAY_ONEDNN_PRIMITIVES, HEADWAY_ONEDNN_GRAPH};
 static const char *const path_names[2] = {"onednn-primitives", "onednn-graph"};
 
-static int has(const char *text, const char *part) {
+static int has(const char *text, const char *part)
+{
     return strstr(text, part) != NULL;
 }
 
 /* Elements of a tensor of these extents, laid out in the order given by `layout`: 0 (B, L, H, X), 1
  * (B, H, L, X), 2 rows with a gap after them. */
-static headway_tensor lay(float *data, int layout, int64_t b, int64_t l, int64_t h, int64_t x) {
+static headway_tensor lay(float *data, int layout, int64_t b, int64_t l, int64_t h, int64_t x)
+{
     headway_tensor t = {data, HEADWAY_F32, 4, {b, l, h, x}, {l * h * x, h * x, x, 1}};
     if (layout == 1) {
         t.stride[1] = x;
@@ -34,7 +36,8 @@ static headway_tensor lay(float *data, int layout, int64_t b, int64_t l, int64_t
     return t;
 }
 
-static float *numbers(uint64_t *state, int64_t count) {
+static float *numbers(uint64_t *state, int64_t count)
+{
     float *data = malloc((size_t)(count > 0 ? count : 1) * sizeof(float));
     if (!data)
         abort();
@@ -43,7 +46,8 @@ static float *numbers(uint64_t *state, int64_t count) {
 }
 
 /* Offset of element n, counted in the order of the axes. */
-static int64_t place(const headway_tensor *t, int64_t n) {
+static int64_t place(const headway_tensor *t, int64_t n)
+{
     int64_t offset = 0;
     for (int axis = t->rank - 1; axis >= 0; axis--) {
         offset += n % t->shape[axis] * t->stride[axis];
@@ -52,7 +56,8 @@ static int64_t place(const headway_tensor *t, int64_t n) {
     return offset;
 }
 
-static int64_t count_of(const headway_tensor *t) {
+static int64_t count_of(const headway_tensor *t)
+{
     int64_t count = 1;
     for (int axis = 0; axis < t->rank; axis++)
         count *= t->shape[axis];
@@ -66,7 +71,8 @@ struct expected {
     float *onednn[2]; /* what the paths gave, NULL: nothing */
 };
 
-static struct expected expect(int64_t count) {
+static struct expected expect(int64_t count)
+{
     struct expected e = {.count = count};
     e.exact = calloc((size_t)count + 1, sizeof(double));
     e.bound = calloc((size_t)count + 1, sizeof(double));
@@ -77,7 +83,8 @@ static struct expected expect(int64_t count) {
 
 /* Rows beyond a query length keep the NaN that stood there. */
 static void expect_untouched(struct expected *e, const headway_attention_params *params,
-                             int64_t batch, int64_t rows) {
+                             int64_t batch, int64_t rows)
+{
     int64_t line = batch * rows > 0 ? e->count / (batch * rows) : 1;
     for (int64_t n = 0; params->query_lengths && n < e->count; n++) {
         if (n / line % rows >= params->query_lengths[n / line / rows])
@@ -85,7 +92,8 @@ static void expect_untouched(struct expected *e, const headway_attention_params 
     }
 }
 
-static void free_expected(struct expected *e) {
+static void free_expected(struct expected *e)
+{
     free(e->exact);
     free(e->bound);
     free(e->onednn[0]);
@@ -94,11 +102,13 @@ static void free_expected(struct expected *e) {
 
 /* oneDNN documents no bound: its sums run in other orders, for which Headway's bound holds as well,
  * and its exp and reciprocal are good to some units in the last place of the weights. */
-static double room(const struct expected *e, int64_t n) {
+static double room(const struct expected *e, int64_t n)
+{
     return 2 * e->bound[n] + 64 * 0x1p-24;
 }
 
-static void compare(const char *what, const headway_tensor *out, const struct expected *e) {
+static void compare(const char *what, const headway_tensor *out, const struct expected *e)
+{
     for (int64_t n = 0; n < e->count; n++) {
         double got = ((const float *)out->data)[place(out, n)];
         if (isnan(e->exact[n]) && isnan(got))
@@ -164,7 +174,8 @@ struct inputs {
     float scale;
 };
 
-static void make_mask(struct inputs *in, const struct shape *s, uint64_t *state) {
+static void make_mask(struct inputs *in, const struct shape *s, uint64_t *state)
+{
     in->data[4] = numbers(state, s->b * s->hq * s->lq * s->lk);
     for (int i = 0; i < 256; i++)
         in->bools[i] = i % 3 != 1;
@@ -186,7 +197,8 @@ static void make_mask(struct inputs *in, const struct shape *s, uint64_t *state)
     in->params.mask = s->mask ? &in->mask : NULL;
 }
 
-static void make(struct inputs *in, const struct shape *s, uint64_t seed) {
+static void make(struct inputs *in, const struct shape *s, uint64_t seed)
+{
     uint64_t state = seed;
     *in = (struct inputs){.params = HEADWAY_ATTENTION_PARAMS_INIT, .scale = s->scale};
     const int64_t queries = s->b * s->lq * (s->hq * s->d + 5),
@@ -214,12 +226,14 @@ static void make(struct inputs *in, const struct shape *s, uint64_t seed) {
     in->params.query_lengths = s->lengths & 2 ? in->query_lengths : NULL;
 }
 
-static void unmake(struct inputs *in) {
+static void unmake(struct inputs *in)
+{
     for (int n = 0; n < 5; n++)
         free(in->data[n]);
 }
 
-static int has_path(int n) {
+static int has_path(int n)
+{
     const char *about = headway_onednn_about();
     return !has(about, "absent") && (paths[n] == HEADWAY_ONEDNN_PRIMITIVES ||
                                      (has(about, "graph") && !has(about, "no graph")));
@@ -227,7 +241,8 @@ static int has_path(int n) {
 
 /* Runs twice, as a benchmark does; keeps what came out. Takes prepared. */
 static void run_path(int n, struct headway_onednn *prepared, const char *note,
-                     const headway_tensor *out, struct expected *e) {
+                     const headway_tensor *out, struct expected *e)
+{
     CHECK(prepared != NULL, "%s: %s", path_names[n], note);
     if (!prepared)
         return;
@@ -246,7 +261,8 @@ static headway_engine *engine;
 
 /* Headway's result is in `out`: within its own bound of the reference, and as near to oneDNN. */
 static void compare_headway(headway_status status, const headway_tensor *out,
-                            const struct expected *e) {
+                            const struct expected *e)
+{
     char why[256];
     headway_engine_error(engine, why, sizeof why);
     CHECK(status == HEADWAY_OK, "headway: %s", why);
@@ -266,14 +282,16 @@ static void compare_headway(headway_status status, const headway_tensor *out,
     }
 }
 
-static void *workspace(size_t bytes) {
+static void *workspace(size_t bytes)
+{
     void *memory = aligned_alloc(HEADWAY_WORKSPACE_ALIGNMENT, bytes / 64 * 64 + 64);
     if (!memory)
         abort();
     return memory;
 }
 
-static void check_shape(const struct shape *s, uint64_t seed) {
+static void check_shape(const struct shape *s, uint64_t seed)
+{
     struct inputs in;
     make(&in, s, seed);
     struct expected e = expect(count_of(&in.out));
@@ -338,7 +356,8 @@ static const struct layer_shape layer_shapes[] = {
 
 /* (rows, columns), stored the other way round when transposed. */
 static headway_tensor matrix(uint64_t *state, float **data, int64_t rows, int64_t columns,
-                             int transposed) {
+                             int transposed)
+{
     *data = numbers(state, rows * columns);
     for (int64_t i = 0; i < rows * columns; i++)
         (*data)[i] /= sqrtf((float)columns);
@@ -348,7 +367,8 @@ static headway_tensor matrix(uint64_t *state, float **data, int64_t rows, int64_
 }
 
 static headway_tensor sequence(uint64_t *state, float **data, int64_t b, int64_t l, int64_t e,
-                               int gap) {
+                               int gap)
+{
     int64_t row = e + (gap ? 3 : 0);
     *data = numbers(state, b * l * row);
     return (headway_tensor){*data, HEADWAY_F32, 3, {b, l, e}, {l * row, row, 1}};
@@ -364,7 +384,8 @@ struct layer {
     float *data[14];
 };
 
-static void make_layer(struct layer *l, const struct layer_shape *s, uint64_t seed) {
+static void make_layer(struct layer *l, const struct layer_shape *s, uint64_t seed)
+{
     uint64_t state = seed;
     const int64_t q = s->hq * s->d, k = s->hkv * s->d, v = s->hkv * s->dv;
     const int64_t rows[5] = {q, k, v, s->eo, q + k + v};
@@ -409,7 +430,8 @@ static void make_layer(struct layer *l, const struct layer_shape *s, uint64_t se
     l->value = s->inputs == THREE ? &l->input[2] : NULL;
 }
 
-static headway_status run_headway(const struct layer *l) {
+static headway_status run_headway(const struct layer *l)
+{
     headway_mha *layer = NULL;
     size_t bytes = 0;
     headway_status status = headway_mha_create(engine, &l->config, &l->weights, &layer);
@@ -425,7 +447,8 @@ static headway_status run_headway(const struct layer *l) {
     return status;
 }
 
-static void check_layer(const struct layer_shape *s, uint64_t seed) {
+static void check_layer(const struct layer_shape *s, uint64_t seed)
+{
     struct layer l;
     make_layer(&l, s, seed);
     const int64_t size = s->b * s->lq * (s->eo + (s->gap ? 3 : 0));
@@ -462,7 +485,8 @@ static void check_layer(const struct layer_shape *s, uint64_t seed) {
  */
 
 /* Both paths must refuse, with these words, or (words NULL) do nothing. */
-static void refused(struct inputs *in, const char *words) {
+static void refused(struct inputs *in, const char *words)
+{
     for (int n = 0; n < 2; n++) {
         char note[NOTE] = "";
         struct headway_onednn *prepared = headway_onednn_attention(
@@ -481,7 +505,8 @@ static void refused(struct inputs *in, const char *words) {
 
 static const struct shape plain = {2, 2, 2, 5, 4, 8, 8, HEADWAY_CAUSAL_NONE, 0, 0, 0, 0};
 
-static void check_refusals(void) {
+static void check_refusals(void)
+{
     struct inputs in;
     if (!check_case("refusals"))
         return;
@@ -520,7 +545,8 @@ static void check_refusals(void) {
     unmake(&in);
 }
 
-static void check_nothing(void) {
+static void check_nothing(void)
+{
     if (!has_path(0) || !check_case("sizes of zero"))
         return;
     struct shape s[4] = {plain, plain, plain, plain};
@@ -538,7 +564,8 @@ static void check_nothing(void) {
 }
 
 /* A NaN that is not excluded spreads as in the reference, and no further. */
-static void check_spread(void) {
+static void check_spread(void)
+{
     struct inputs in;
     if (!has_path(0) || !check_case("a NaN that counts"))
         return;
@@ -565,7 +592,8 @@ static void check_spread(void) {
     unmake(&in);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     check_begin(argc, argv);
     printf("%s\n", headway_onednn_about());
     for (int n = 0; n < 2; n++) {

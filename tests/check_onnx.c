@@ -18,14 +18,16 @@ struct node_case {
 static int computed, refused, probs;
 
 /* The option in args.txt that this version doesn't have, or NULL. */
-static const char *needs_later(const char *arguments) {
+static const char *needs_later(const char *arguments)
+{
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (strstr(arguments, later[i]))
             return later[i];
     return NULL;
 }
 
-static int start(const struct node_case *node, struct arguments *a, char *text, size_t size) {
+static int start(const struct node_case *node, struct arguments *a, char *text, size_t size)
+{
     char path[4400];
     snprintf(path, sizeof path, "%s/args.txt", node->folder);
     FILE *file = fopen(path, "r");
@@ -44,7 +46,8 @@ static int start(const struct node_case *node, struct arguments *a, char *text, 
 }
 
 /* The weights after the softmax that ONNX gives for some cases are an output of a later version. */
-static void refuse_probs(const struct node_case *node, struct arguments *a) {
+static void refuse_probs(const struct node_case *node, struct arguments *a)
+{
     char path[4400];
     struct outcome outcome;
     snprintf(path, sizeof path, "%s/expected-probs.npy", node->folder);
@@ -58,7 +61,8 @@ static void refuse_probs(const struct node_case *node, struct arguments *a) {
     probs++;
 }
 
-static void run_case(const struct node_case *node) {
+static void run_case(const struct node_case *node)
+{
     struct arguments a;
     struct outcome outcome;
     char text[4096], expected[4400];
@@ -84,7 +88,8 @@ static void run_case(const struct node_case *node) {
     remove(folder_path("y.npy"));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct arguments a;
     char line[1024];
     int cases = 0, all = 1;

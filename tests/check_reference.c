@@ -12,7 +12,8 @@ enum { CAPACITY = 4096 };
 static double out[CAPACITY], bound[CAPACITY], lse[CAPACITY], lse_bound[CAPACITY], probs[CAPACITY];
 
 static headway_tensor dense(const void *data, headway_dtype dtype, int rank, int64_t a, int64_t b,
-                            int64_t c, int64_t d) {
+                            int64_t c, int64_t d)
+{
     const int64_t shape[4] = {a, b, c, d};
     headway_tensor t = {.data = (void *)(uintptr_t)data, .dtype = dtype, .rank = rank};
     int64_t stride = 1;
@@ -26,7 +27,8 @@ static headway_tensor dense(const void *data, headway_dtype dtype, int rank, int
 
 /* Fills the result arrays with a number that no case expects, then computes. */
 static void attend(const headway_attention_params *params, const headway_tensor *query,
-                   const headway_tensor *key, const headway_tensor *value) {
+                   const headway_tensor *key, const headway_tensor *value)
+{
     for (int i = 0; i < CAPACITY; i++)
         out[i] = bound[i] = lse[i] = lse_bound[i] = probs[i] = 77777;
     const struct headway_reference_out results = {out, bound, lse, lse_bound, probs};
@@ -34,7 +36,8 @@ static void attend(const headway_attention_params *params, const headway_tensor 
 }
 
 static void expect(const double *got, const double *wanted, int64_t count, double tolerance,
-                   const char *what) {
+                   const char *what)
+{
     for (int64_t i = 0; i < count; i++) {
         int same = isnan(wanted[i])   ? isnan(got[i])
                    : isinf(wanted[i]) ? got[i] == wanted[i]
@@ -45,7 +48,8 @@ static void expect(const double *got, const double *wanted, int64_t count, doubl
 
 /* One head, D = Dv = 1, query of zeros: every visible key counts the same, key j's value is j. */
 static void uniform(headway_attention_params *params, int64_t lq, int64_t lk, const double *wanted,
-                    const char *what) {
+                    const char *what)
+{
     float q[16] = {0}, k[16], v[16];
     for (int j = 0; j < 16; j++) {
         k[j] = 3 - (float)j;
@@ -58,7 +62,8 @@ static void uniform(headway_attention_params *params, int64_t lq, int64_t lk, co
     expect(out, wanted, lq, 1e-15, what);
 }
 
-static void check_causality(void) {
+static void check_causality(void)
+{
     if (!check_case("causal"))
         return;
     headway_attention_params p = HEADWAY_ATTENTION_PARAMS_INIT;
@@ -91,7 +96,8 @@ static void check_causality(void) {
     expect(lse, (double[]){-INFINITY, -INFINITY}, 2, 0, "lse");
 }
 
-static void check_masks(void) {
+static void check_masks(void)
+{
     if (!check_case("masks"))
         return;
     headway_attention_params p = HEADWAY_ATTENTION_PARAMS_INIT;
@@ -128,7 +134,8 @@ static void check_masks(void) {
 }
 
 /* Each of (B, Hq, Lq, Lk) broadcast or not: the answer is that of the mask written out. */
-static void check_mask_broadcast(void) {
+static void check_mask_broadcast(void)
+{
     if (!check_case("masks broadcast"))
         return;
     const int64_t full[4] = {2, 4, 3, 5};
@@ -168,7 +175,8 @@ static void check_mask_broadcast(void) {
     }
 }
 
-static void check_scale(void) {
+static void check_scale(void)
+{
     if (!check_case("scale"))
         return;
     const float q[4] = {1, 1, 1, 1}, k[8] = {1, 1, 1, 1, 0, 0, 0, 0}, v[2] = {1, 0};
@@ -188,7 +196,8 @@ static void check_scale(void) {
     expect(out, (double[]){0.5}, 1, 0, "zero");
 }
 
-static void check_heads(void) {
+static void check_heads(void)
+{
     static const int64_t shapes[4][2] = {{6, 2}, {12, 2}, {15, 5}, {28, 4}};
     for (int n = 0; n < 4; n++) {
         int64_t hq = shapes[n][0], hkv = shapes[n][1];
@@ -212,7 +221,8 @@ static void check_heads(void) {
 }
 
 /* Two heads, D = 1, Dv = 2, out of a packed (B, L, 4 * ...) array and with reversed keys. */
-static void check_strides(void) {
+static void check_strides(void)
+{
     if (!check_case("strides"))
         return;
     const float q[6] = {0, 9, 0, 9, 0, 9};
@@ -229,7 +239,8 @@ static void check_strides(void) {
     CHECK(out[12] == 77777, "wrote beyond the output");
 }
 
-static void check_extremes(void) {
+static void check_extremes(void)
+{
     if (!check_case("extremes"))
         return;
     const float low[5] = {-FLT_MAX, -INFINITY, -INFINITY, -FLT_MAX, -FLT_MAX};
@@ -264,7 +275,8 @@ static void check_extremes(void) {
         CHECK(fabs(out[i] - 133120) < 1e-9, "constant values give %.17g", out[i]);
 }
 
-static void check_nan(void) {
+static void check_nan(void)
+{
     if (!check_case("nan and infinities"))
         return;
     const float q[2] = {1, NAN}, k[3] = {0, 0, NAN};
@@ -321,7 +333,8 @@ static void check_nan(void) {
     expect(out, (double[]){NAN, NAN}, 2, 0, "a NaN mask at a valid key");
 }
 
-static void check_sizes(void) {
+static void check_sizes(void)
+{
     if (!check_case("sizes of zero"))
         return;
     const float one[4] = {1, 2, 3, 4};
@@ -340,7 +353,8 @@ static void check_sizes(void) {
     expect(out, (double[]){77777}, 1, 0, "no batch");
 }
 
-static void check_bounds(void) {
+static void check_bounds(void)
+{
     if (!check_case("bounds"))
         return;
     /* q = (1, -2); k = (3, 1), (0, 4): dots 1, -8, magnitudes 5, 8; scale 0.5, bias 0, 3. */
@@ -377,7 +391,8 @@ static void check_bounds(void) {
 
 static void run_layer(const headway_mha_config *config, const headway_mha_weights *weights,
                       const headway_attention_params *params, const headway_tensor *query,
-                      const headway_tensor *key, const headway_tensor *value) {
+                      const headway_tensor *key, const headway_tensor *value)
+{
     for (int i = 0; i < CAPACITY; i++)
         out[i] = bound[i] = lse[i] = lse_bound[i] = probs[i] = 77777;
     const struct headway_reference_out results = {out, bound, lse, lse_bound, probs};
@@ -385,7 +400,8 @@ static void run_layer(const headway_mha_config *config, const headway_mha_weight
           "out of memory");
 }
 
-static void check_layer_by_hand(void) {
+static void check_layer_by_hand(void)
+{
     if (!check_case("layer by hand"))
         return;
     const float x[4] = {1, 1, 3, -1}, zero[4] = {0}, wv[4] = {1, 2, 3, 4}, bv[2] = {10, 20};
@@ -422,7 +438,8 @@ static void check_layer_by_hand(void) {
 }
 
 /* Two query heads on one key head, E = 1: q (1, 3), (0, 1); k 3, 0; v 1.5, 0.5. */
-static void check_layer_heads(void) {
+static void check_layer_heads(void)
+{
     if (!check_case("layer with two heads"))
         return;
     const float x[2] = {1, 0}, wq[2] = {1, 2}, bq[2] = {0, 1}, wk[1] = {3}, wv[1] = {1};
@@ -459,12 +476,14 @@ struct layer {
     float bq[HQ * D], bk[HKV * D], bv[HKV * DV], bo[EO];
 };
 
-static double rounded(double x, int single) {
+static double rounded(double x, int single)
+{
     return single ? (double)(float)x : x;
 }
 
 static void plain_linear(double *to, const double *x, const float *w, const float *bias, int rows,
-                         int inputs, int outputs, int single) {
+                         int inputs, int outputs, int single)
+{
     for (int r = 0; r < rows; r++) {
         for (int o = 0; o < outputs; o++) {
             double sum = 0;
@@ -475,7 +494,8 @@ static void plain_linear(double *to, const double *x, const float *w, const floa
     }
 }
 
-static void plain_row(const double *q, const double *k, const double *v, double *to, int single) {
+static void plain_row(const double *q, const double *k, const double *v, double *to, int single)
+{
     double s[LK], top = -INFINITY, sum = 0;
     for (int j = 0; j < LK; j++) {
         double dot = 0;
@@ -496,7 +516,8 @@ static void plain_row(const double *q, const double *k, const double *v, double 
     }
 }
 
-static void plain_layer(const struct layer *l, double *to, int single) {
+static void plain_layer(const struct layer *l, double *to, int single)
+{
     static double x[512], q[B * LQ * HQ * D], k[B * LK * HKV * D], v[B * LK * HKV * DV];
     static double heads[B * LQ * HQ * DV];
     for (int i = 0; i < B * LQ * E; i++)
@@ -516,7 +537,8 @@ static void plain_layer(const struct layer *l, double *to, int single) {
     plain_linear(to, heads, l->wo, l->bo, B * LQ, HQ * DV, EO, single);
 }
 
-static void fill_layer(struct layer *l, uint64_t seed) {
+static void fill_layer(struct layer *l, uint64_t seed)
+{
     uint64_t state = seed;
     check_fill_normal(&state, l->query, B * LQ * E, 1);
     check_fill_normal(&state, l->key, B * LK * EK, 1);
@@ -531,7 +553,8 @@ static void fill_layer(struct layer *l, uint64_t seed) {
     check_fill_normal(&state, l->bo, EO, 0.5f);
 }
 
-static void run_separate(const struct layer *l) {
+static void run_separate(const struct layer *l)
+{
     headway_tensor query = dense(l->query, HEADWAY_F32, 3, B, LQ, E, 1);
     headway_tensor key = dense(l->key, HEADWAY_F32, 3, B, LK, EK, 1);
     headway_tensor value = dense(l->value, HEADWAY_F32, 3, B, LK, EV, 1);
@@ -550,7 +573,8 @@ static void run_separate(const struct layer *l) {
     run_layer(&config, &w, NULL, &query, &key, &value);
 }
 
-static void check_layer_sizes(void) {
+static void check_layer_sizes(void)
+{
     static struct layer l;
     static double exact[B * LQ * EO], single[B * LQ * EO];
     double worst = 0, widest = 0;
@@ -575,7 +599,8 @@ static void check_layer_sizes(void) {
 }
 
 /* Fused, separate, transposed and interleaved storage of one layer. */
-static void check_layer_storage(void) {
+static void check_layer_storage(void)
+{
     if (!check_case("layer storage"))
         return;
     enum { HEADS = 3, SIZE = 2, WIDTH = 4, CHANNELS = HEADS * SIZE, ROWS = 3 * CHANNELS };
@@ -641,7 +666,8 @@ static void check_layer_storage(void) {
     expect(out, first, 24, 0, "transposed parts");
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     check_begin(argc, argv);
     check_causality();
     check_masks();

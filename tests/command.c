@@ -19,12 +19,14 @@
 
 static char folder[4096];
 
-static void fatal(const char *what) {
+static void fatal(const char *what)
+{
     fprintf(stderr, "check: %s: %s\n", what, strerror(errno));
     exit(2);
 }
 
-static void keep(struct arguments *a, const char *text, size_t length) {
+static void keep(struct arguments *a, const char *text, size_t length)
+{
     if (a->used + length + 1 > sizeof a->text || a->count + 2 > 96) {
         fprintf(stderr, "check: too many arguments for the test's array\n");
         exit(2);
@@ -37,7 +39,8 @@ static void keep(struct arguments *a, const char *text, size_t length) {
     a->list[a->count] = NULL;
 }
 
-void arguments_split(struct arguments *a, const char *words) {
+void arguments_split(struct arguments *a, const char *words)
+{
     static const char blanks[] = " \t\r\n";
     for (words += strspn(words, blanks); *words; words += strspn(words, blanks)) {
         size_t length = strcspn(words, blanks);
@@ -46,7 +49,8 @@ void arguments_split(struct arguments *a, const char *words) {
     }
 }
 
-int arguments_begin(struct arguments *a) {
+int arguments_begin(struct arguments *a)
+{
     const char *command = getenv("HEADWAY_COMMAND"), *emulator = getenv("HEADWAY_EMULATOR");
     a->count = 0;
     a->used = 0;
@@ -57,7 +61,8 @@ int arguments_begin(struct arguments *a) {
     return 1;
 }
 
-void arguments_add(struct arguments *a, const char *format, ...) {
+void arguments_add(struct arguments *a, const char *format, ...)
+{
     char text[8192];
     va_list list;
     va_start(list, format);
@@ -66,7 +71,8 @@ void arguments_add(struct arguments *a, const char *format, ...) {
     keep(a, text, (size_t)length);
 }
 
-static void read_back(const char *path, char *text, size_t size) {
+static void read_back(const char *path, char *text, size_t size)
+{
     FILE *file = fopen(path, "r");
     size_t length = file ? fread(text, 1, size - 1, file) : 0;
     text[length] = '\0';
@@ -74,14 +80,16 @@ static void read_back(const char *path, char *text, size_t size) {
         fclose(file);
 }
 
-static void redirect(const char *path, int to) {
+static void redirect(const char *path, int to)
+{
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || dup2(file, to) < 0)
         _exit(126);
     close(file);
 }
 
-void command_run(struct arguments *a, const char *in, const char *out, struct outcome *outcome) {
+void command_run(struct arguments *a, const char *in, const char *out, struct outcome *outcome)
+{
     char out_path[4200], err_path[4200];
     int status;
     snprintf(out_path, sizeof out_path, "%s/.stdout", folder);
@@ -105,7 +113,8 @@ void command_run(struct arguments *a, const char *in, const char *out, struct ou
     read_back(err_path, outcome->err, sizeof outcome->err);
 }
 
-const char *folder_make(void) {
+const char *folder_make(void)
+{
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/headway-check-XXXXXX", base && *base ? base : "/tmp");
     if (!mkdtemp(folder))
@@ -113,7 +122,8 @@ const char *folder_make(void) {
     return folder;
 }
 
-void folder_remove(void) {
+void folder_remove(void)
+{
     DIR *directory = opendir(folder);
     struct dirent *entry;
     while (directory && (entry = readdir(directory)) != NULL)
@@ -124,7 +134,8 @@ void folder_remove(void) {
     rmdir(folder);
 }
 
-const char *folder_path(const char *name) {
+const char *folder_path(const char *name)
+{
     static char paths[8][8192];
     static int next;
     char *path = paths[next++ % 8];
@@ -132,18 +143,21 @@ const char *folder_path(const char *name) {
     return path;
 }
 
-int file_exists(const char *path) {
+int file_exists(const char *path)
+{
     struct stat status;
     return lstat(path, &status) == 0;
 }
 
-void file_write(const char *path, const void *bytes, size_t size) {
+void file_write(const char *path, const void *bytes, size_t size)
+{
     FILE *file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, size, file) != size || fclose(file))
         fatal(path);
 }
 
-void expect_refusal(const struct outcome *o, const char *words, const char *what) {
+void expect_refusal(const struct outcome *o, const char *words, const char *what)
+{
     const char *newline = strchr(o->err, '\n');
     CHECK(o->status == 2, "%s: exit %d, 2 expected; stderr: %.300s", what, o->status, o->err);
     CHECK(strncmp(o->err, "headway: ", 9) == 0 && newline && newline[1] == '\0',
@@ -156,7 +170,8 @@ void expect_refusal(const struct outcome *o, const char *words, const char *what
     }
 }
 
-static int read_doubles(const char *path, struct array *shape, double **values, const char *what) {
+static int read_doubles(const char *path, struct array *shape, double **values, const char *what)
+{
     struct array doubles = {0};
     char error[ERROR_SIZE];
     if (npy_read(path, shape, error) || array_convert(&doubles, shape, ARRAY_F64, error)) {
@@ -168,7 +183,8 @@ static int read_doubles(const char *path, struct array *shape, double **values, 
 }
 
 void expect_close(const char *got, const char *expected, double tolerance, int relative,
-                  const char *what) {
+                  const char *what)
+{
     struct array a = {0}, b = {0};
     double *x = NULL, *y = NULL, largest = 0;
     if (read_doubles(got, &a, &x, what) || read_doubles(expected, &b, &y, what))

@@ -6,7 +6,8 @@
 
 enum { LABEL = 10 }; /* characters of a token that are shown */
 
-int tokens_read(const char *path, int sentence, struct tokens *tokens) {
+int tokens_read(const char *path, int sentence, struct tokens *tokens)
+{
     FILE *file = fopen(path, "r");
     int line = -1;
     while (file && line < sentence && fgets(tokens->text, sizeof tokens->text, file))
@@ -22,7 +23,8 @@ int tokens_read(const char *path, int sentence, struct tokens *tokens) {
     return 0;
 }
 
-static int is_utf8(void) {
+static int is_utf8(void)
+{
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (int i = 0; i < 3; i++) {
         const char *value = getenv(names[i]);
@@ -33,7 +35,8 @@ static int is_utf8(void) {
 }
 
 /* The tokens looked at, read downwards, each over its column of two characters. */
-static void print_columns(const struct tokens *tokens) {
+static void print_columns(const struct tokens *tokens)
+{
     int height = 0;
     for (int j = 0; j < tokens->count; j++) {
         int length = (int)strlen(tokens->list[j]);
@@ -52,7 +55,8 @@ static void print_columns(const struct tokens *tokens) {
     }
 }
 
-void heatmap_print(const struct tokens *tokens, const double *weights, int64_t stride) {
+void heatmap_print(const struct tokens *tokens, const double *weights, int64_t stride)
+{
     static const char *const shades[] = {"  ", "░░", "▒▒", "▓▓", "██"};
     static const char *const letters[] = {"  ", "..", "--", "++", "##"};
     static const double from[] = {0, 0.04, 0.12, 0.3, 0.6};

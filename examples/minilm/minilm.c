@@ -41,13 +41,15 @@ struct table {
     char notes[2][ERROR_SIZE]; /* what oneDNN says of its two paths */
 };
 
-static void die(const char *error) {
+static void die(const char *error)
+{
     fflush(stdout);
     fprintf(stderr, "minilm: %s\n", error);
     exit(2);
 }
 
-static void open_text(const struct settings *s, int which, struct text *t) {
+static void open_text(const struct settings *s, int which, struct text *t)
+{
     char error[ERROR_SIZE];
     memset(t, 0, sizeof *t);
     snprintf(t->paths[0], sizeof t->paths[0], "%s/layer0.safetensors", s->folder);
@@ -65,7 +67,8 @@ static void open_text(const struct settings *s, int which, struct text *t) {
         die(error);
 }
 
-static void close_text(struct text *t) {
+static void close_text(struct text *t)
+{
     answer_free(&t->answer);
     compute_close(&t->computation);
     problem_free(&t->problem);
@@ -75,7 +78,8 @@ static void close_text(struct text *t) {
  */
 
 /* FNV-1a of 64 bits, over the bytes of both outputs. */
-static uint64_t checksum(const struct text *texts) {
+static uint64_t checksum(const struct text *texts)
+{
     uint64_t sum = 0xcbf29ce484222325u;
     for (int which = 0; which < TEXTS; which++) {
         const struct array *result = &texts[which].problem.result;
@@ -86,7 +90,8 @@ static uint64_t checksum(const struct text *texts) {
     return sum;
 }
 
-static int recorded(const struct settings *s, uint64_t *sum) {
+static int recorded(const struct settings *s, uint64_t *sum)
+{
     char path[4200];
     snprintf(path, sizeof path, "%s/checksum.txt", s->folder);
     FILE *file = fopen(path, "r");
@@ -97,7 +102,8 @@ static int recorded(const struct settings *s, uint64_t *sum) {
 }
 
 /* Prints it and says whether it is the recorded one; 1 when it is not. */
-static int print_checksum(const struct settings *s, const char *before, uint64_t sum) {
+static int print_checksum(const struct settings *s, const char *before, uint64_t sum)
+{
     uint64_t expected;
     int known = recorded(s, &expected);
     printf("%schecksum of the output: %016" PRIx64, before, sum);
@@ -110,7 +116,8 @@ static int print_checksum(const struct settings *s, const char *before, uint64_t
     return !known || sum != expected;
 }
 
-static int is_required(const char *list, const char *name) {
+static int is_required(const char *list, const char *name)
+{
     size_t length = strlen(name);
     for (const char *at = list; at && *at; at += *at == ',') {
         size_t word = strcspn(at, ",");
@@ -121,7 +128,8 @@ static int is_required(const char *list, const char *name) {
     return 0;
 }
 
-static int checksum_of(struct settings s, const char *before) {
+static int checksum_of(struct settings s, const char *before)
+{
     struct text texts[TEXTS];
     for (int which = 0; which < TEXTS; which++)
         open_text(&s, which, &texts[which]);
@@ -132,7 +140,8 @@ static int checksum_of(struct settings s, const char *before) {
 }
 
 /* Every row that runs here, in one and in three threads. */
-static int every_isa(const struct settings *settings) {
+static int every_isa(const struct settings *settings)
+{
     headway_isa_info row;
     int differs = 0;
     for (int i = 0; headway_isa_at(i, &row) == HEADWAY_OK; i++) {
@@ -158,7 +167,8 @@ static int every_isa(const struct settings *settings) {
 /* ---- errors -----------------------------------------------------------------------------------
  */
 
-static int add_line(struct table *table, const char *label) {
+static int add_line(struct table *table, const char *label)
+{
     for (int i = 0; i < table->count; i++)
         if (strcmp(table->lines[i].label, label) == 0)
             return i;
@@ -169,14 +179,15 @@ static int add_line(struct table *table, const char *label) {
 #define CELL(table, label, which, ...)                                                             \
     snprintf((table)->lines[add_line(table, label)].cells[which], 48, __VA_ARGS__)
 
-static int add_errors(struct table *table, const char *label, int which,
-                      const struct comparison *c) {
+static int add_errors(struct table *table, const char *label, int which, const struct comparison *c)
+{
     CELL(table, label, which, "%.1e, %.1e of the bound: %s", c->largest, c->worst,
          c->outside ? "FAIL" : "ok");
     return c->outside != 0;
 }
 
-static void read_array(const struct settings *s, const char *name, struct array *array) {
+static void read_array(const struct settings *s, const char *name, struct array *array)
+{
     char path[4200], error[ERROR_SIZE];
     snprintf(path, sizeof path, "%s/%s", s->folder, name);
     if (npy_read(path, array, error))
@@ -184,7 +195,8 @@ static void read_array(const struct settings *s, const char *name, struct array 
 }
 
 /* The long text's expected file holds some rows only. */
-static void compare_rows(const struct settings *s, const struct text *t, struct comparison *c) {
+static void compare_rows(const struct settings *s, const struct text *t, struct comparison *c)
+{
     struct array expected = {0}, rows = {0};
     char error[ERROR_SIZE];
     int64_t *row, width = t->problem.layer.out_width;
@@ -205,7 +217,8 @@ static void compare_rows(const struct settings *s, const struct text *t, struct 
     array_free(&rows);
 }
 
-static int check_text(const struct settings *s, int which, struct text *t, struct table *table) {
+static int check_text(const struct settings *s, int which, struct text *t, struct table *table)
+{
     struct comparison c;
     struct array expected = {0};
     char error[ERROR_SIZE];
@@ -228,16 +241,19 @@ static int check_text(const struct settings *s, int which, struct text *t, struc
 /* ---- time -------------------------------------------------------------------------------------
  */
 
-static int run_ours(void *context) {
+static int run_ours(void *context)
+{
     char error[ERROR_SIZE];
     return compute_run(context, error);
 }
 
-static int run_onednn(void *context) {
+static int run_onednn(void *context)
+{
     return headway_onednn_run(context);
 }
 
-static void time_text(const struct settings *s, int which, struct text *t, struct table *table) {
+static void time_text(const struct settings *s, int which, struct text *t, struct table *table)
+{
     const headway_engine *engine = t->computation.engine;
     double peak = fma_peak(headway_engine_machine(engine).row, headway_engine_threads(engine));
     double time = time_median(s->repeat, run_ours, &t->computation);
@@ -247,7 +263,8 @@ static void time_text(const struct settings *s, int which, struct text *t, struc
     CELL(table, "share of the FMA peak", which, "%.2f of %.1f GFLOP/s", rate / peak, peak * 1e-9);
 }
 
-static int onednn_text(const struct settings *s, int which, struct text *t, struct table *table) {
+static int onednn_text(const struct settings *s, int which, struct text *t, struct table *table)
+{
     static const char *const names[] = {"primitives", "graph"};
     const struct problem *p = &t->problem;
     int differs = 0;
@@ -280,7 +297,8 @@ static int onednn_text(const struct settings *s, int which, struct text *t, stru
     return differs;
 }
 
-static void print_table(const struct table *table) {
+static void print_table(const struct table *table)
+{
     printf("%-30s %-40s %s\n", "", titles[0], titles[1]);
     for (int i = 0; i < table->count; i++)
         printf("%-30s %-40s %s\n", table->lines[i].label, table->lines[i].cells[0],
@@ -291,7 +309,8 @@ static void print_table(const struct table *table) {
 /* ---- what it looks at -------------------------------------------------------------------------
  */
 
-static void show_head(const struct settings *s, const struct text *t) {
+static void show_head(const struct settings *s, const struct text *t)
+{
     const struct problem *p = &t->problem;
     struct tokens tokens;
     char path[4200];
@@ -311,7 +330,8 @@ static void show_head(const struct settings *s, const struct text *t) {
     free(probs);
 }
 
-static int demo(const struct settings *s) {
+static int demo(const struct settings *s)
+{
     struct text texts[TEXTS];
     struct table table = {.count = 0};
     int differs = 0;
@@ -337,14 +357,16 @@ static int demo(const struct settings *s) {
     return differs;
 }
 
-static int usage(void) {
+static int usage(void)
+{
     fprintf(stderr,
             "minilm: [--isa NAME] [--threads N] [--sentence N] [--head N] [--repeat N]\n"
             "        [--checksum-only | --every-isa [--require ROW,ROW]] [FOLDER] expected\n");
     return 2;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     struct settings s = {.folder = HEADWAY_EXAMPLE, .head = 2, .repeat = 50};
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";

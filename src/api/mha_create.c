@@ -85,8 +85,7 @@ static headway_status view_bias(const headway_engine *engine, const char *name,
     HEADWAY_TRY(headway_check_memory(engine, name, bias));
     p->view.bias = bias->data;
     p->view.bias_channel = headway_stride(bias, channel);
-    p->view.bias_group =
-        bias->rank == 1 ? p->size * p->view.bias_channel : headway_stride(bias, 0);
+    p->view.bias_group = bias->rank == 1 ? p->size * p->view.bias_channel : headway_stride(bias, 0);
     return HEADWAY_OK;
 }
 

@@ -16,19 +16,23 @@ static const struct {
     [ARRAY_U8] = {"u8", 1},   [ARRAY_I32] = {"i32", 4},   [ARRAY_I64] = {"i64", 8},
 };
 
-const char *array_type_name(enum array_type type) {
+const char *array_type_name(enum array_type type)
+{
     return types[type].name;
 }
 
-size_t array_type_size(enum array_type type) {
+size_t array_type_size(enum array_type type)
+{
     return types[type].size;
 }
 
-static int is_float(enum array_type type) {
+static int is_float(enum array_type type)
+{
     return type == ARRAY_F32 || type == ARRAY_F16 || type == ARRAY_BF16 || type == ARRAY_F64;
 }
 
-int array_bytes(enum array_type type, int rank, const int64_t *shape, int64_t *bytes) {
+int array_bytes(enum array_type type, int rank, const int64_t *shape, int64_t *bytes)
+{
     int64_t total = (int64_t)types[type].size;
     int empty = 0;
     for (int axis = 0; axis < rank; axis++) {
@@ -45,7 +49,8 @@ int array_bytes(enum array_type type, int rank, const int64_t *shape, int64_t *b
     return 0;
 }
 
-const char *shape_text(char *text, int rank, const int64_t *shape) {
+const char *shape_text(char *text, int rank, const int64_t *shape)
+{
     size_t used = 1;
     text[0] = '(';
     text[1] = 0;
@@ -59,7 +64,8 @@ const char *shape_text(char *text, int rank, const int64_t *shape) {
     return text;
 }
 
-int64_t array_count(const struct array *array) {
+int64_t array_count(const struct array *array)
+{
     int64_t count = 1;
     for (int axis = 0; axis < array->rank; axis++) {
         if (array->shape[axis] == 0) {
@@ -70,13 +76,15 @@ int64_t array_count(const struct array *array) {
     return count;
 }
 
-void array_free(struct array *array) {
+void array_free(struct array *array)
+{
     free(array->data);
     memset(array, 0, sizeof *array);
 }
 
 int array_make(struct array *array, enum array_type type, int rank, const int64_t *shape,
-               char *error) {
+               char *error)
+{
     char text[SHAPE_TEXT_SIZE];
     int64_t bytes = 0;
     memset(array, 0, sizeof *array);
@@ -104,7 +112,8 @@ int array_make(struct array *array, enum array_type type, int rank, const int64_
 /* A double as a binary float of `fraction` bits below the leading one, exponents from `lowest`
  * (that of the smallest normal) to -lowest + 1, in the low bits of the result. Rounds once, to
  * even. */
-static uint16_t narrow(double x, int fraction, int lowest) {
+static uint16_t narrow(double x, int fraction, int lowest)
+{
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     uint16_t sign = (uint16_t)(bits >> 63 << 15);
@@ -131,7 +140,8 @@ static uint16_t narrow(double x, int fraction, int lowest) {
     return (uint16_t)(sign | (result > infinity ? infinity : result));
 }
 
-static double widen_f16(uint16_t bits) {
+static double widen_f16(uint16_t bits)
+{
     int exponent = bits >> 10 & 31;
     int fraction = bits & 1023;
     uint64_t wide = (uint64_t)(bits >> 15) << 63;
@@ -148,7 +158,8 @@ static double widen_f16(uint16_t bits) {
     return x;
 }
 
-static double load(enum array_type type, const char *from) {
+static double load(enum array_type type, const char *from)
+{
     uint16_t half;
     float single;
     double x = 0;
@@ -171,7 +182,8 @@ static double load(enum array_type type, const char *from) {
     }
 }
 
-static void store(enum array_type type, char *to, double x) {
+static void store(enum array_type type, char *to, double x)
+{
     uint16_t half;
     float single;
     switch (type) {
@@ -194,7 +206,8 @@ static void store(enum array_type type, char *to, double x) {
 }
 
 void array_convert_elements(enum array_type to_type, void *to, enum array_type from_type,
-                            const void *from, int64_t count) {
+                            const void *from, int64_t count)
+{
     size_t to_size = types[to_type].size;
     size_t from_size = types[from_type].size;
     if (to_type == from_type) {
@@ -209,7 +222,8 @@ void array_convert_elements(enum array_type to_type, void *to, enum array_type f
     }
 }
 
-static int64_t load_integer(enum array_type type, const char *from) {
+static int64_t load_integer(enum array_type type, const char *from)
+{
     int32_t word;
     int64_t wide;
     switch (type) {
@@ -228,7 +242,8 @@ static int64_t load_integer(enum array_type type, const char *from) {
     }
 }
 
-int array_convert(struct array *to, const struct array *from, enum array_type type, char *error) {
+int array_convert(struct array *to, const struct array *from, enum array_type type, char *error)
+{
     if (!is_float(type) || (!is_float(from->type) && type != ARRAY_F32)) {
         return error_set(error, "%s cannot be converted to %s", types[from->type].name,
                          types[type].name);
@@ -249,7 +264,8 @@ int array_convert(struct array *to, const struct array *from, enum array_type ty
     return 0;
 }
 
-int array_integers(int64_t **to, const struct array *from, char *error) {
+int array_integers(int64_t **to, const struct array *from, char *error)
+{
     if (is_float(from->type) || from->type == ARRAY_BOOL) {
         return error_set(error, "the type is %s, expected integers", types[from->type].name);
     }

@@ -4,7 +4,8 @@
 #include <string.h>
 
 /* "(2,5,17)" */
-static const char *list(const int64_t *numbers, int count, char *text, size_t size) {
+static const char *list(const int64_t *numbers, int count, char *text, size_t size)
+{
     size_t used = (size_t)snprintf(text, size, "(");
     for (int i = 0; i < count && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "",
@@ -15,7 +16,8 @@ static const char *list(const int64_t *numbers, int count, char *text, size_t si
 }
 
 /* Where an offset into a dense array lies. */
-static const char *place(const struct array *array, int64_t at, char *text, size_t size) {
+static const char *place(const struct array *array, int64_t at, char *text, size_t size)
+{
     int64_t index[ARRAY_MAX_RANK];
     for (int axis = array->rank - 1; axis >= 0; axis--) {
         index[axis] = at % array->shape[axis];
@@ -25,7 +27,8 @@ static const char *place(const struct array *array, int64_t at, char *text, size
 }
 
 static void print(const char *output, const char *against, const struct array *array,
-                  const struct comparison *c, int *differs) {
+                  const struct comparison *c, int *differs)
+{
     char at[128], worst[128];
     if (c->count == 0) {
         printf("%s against %s: nothing to compare: ok\n", output, against);
@@ -41,7 +44,8 @@ static void print(const char *output, const char *against, const struct array *a
         printf("ok\n");
 }
 
-static void check_lse(const struct problem *p, const struct answer *answer, int *differs) {
+static void check_lse(const struct problem *p, const struct answer *answer, int *differs)
+{
     struct comparison c = {0};
     const float *lse = p->lse.data;
     for (int64_t i = 0, n = array_count(&p->lse); i < n; i++)
@@ -50,7 +54,8 @@ static void check_lse(const struct problem *p, const struct answer *answer, int 
 }
 
 static int check_file(const struct problem *p, const struct answer *answer, const char *path,
-                      int *differs, char *error) {
+                      int *differs, char *error)
+{
     struct array expected = {0};
     struct comparison c;
     char given[128], wanted[128];
@@ -80,7 +85,8 @@ static const char *const path_names[] = {"onednn primitives", "onednn graph"};
 /* One of oneDNN's paths; *ran counts those that could. note: what it says, ERROR_SIZE. */
 static int check_path(const struct problem *p, const struct answer *answer,
                       enum headway_onednn_path path, char *note, int *ran, int *differs,
-                      char *error) {
+                      char *error)
+{
     struct array other = {0};
     struct comparison c;
     if (array_make(&other, ARRAY_F32, p->result.rank, p->result.shape, error))
@@ -104,7 +110,8 @@ static int check_path(const struct problem *p, const struct answer *answer,
 }
 
 static int check_onednn(const struct problem *p, const struct answer *answer, int *differs,
-                        char *error) {
+                        char *error)
+{
     char notes[2][ERROR_SIZE] = {"", ""};
     int ran = 0;
     for (int path = 0; path < 2; path++)
@@ -123,7 +130,8 @@ static int check_onednn(const struct problem *p, const struct answer *answer, in
     return 0;
 }
 
-int check_problem(const struct problem *p, int *differs, char *error) {
+int check_problem(const struct problem *p, int *differs, char *error)
+{
     const char *against = p->options->against ? p->options->against : "reference";
     struct answer answer;
     struct comparison c;

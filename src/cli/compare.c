@@ -14,11 +14,13 @@
 /* From this many operations on a person waits for the reference. */
 #define LONG_REFERENCE 3e8
 
-static double *doubles(int64_t a, int64_t b) {
+static double *doubles(int64_t a, int64_t b)
+{
     return calloc(a && b ? (size_t)a * (size_t)b : 1, sizeof(double));
 }
 
-int answer_make(const struct problem *p, struct answer *answer, char *error) {
+int answer_make(const struct problem *p, struct answer *answer, char *error)
+{
     int64_t count = array_count(&p->result), rows = p->batch * p->heads;
     *answer = (struct answer){doubles(count, 1), doubles(count, 1), doubles(rows, p->query_length),
                               doubles(rows, p->query_length)};
@@ -43,7 +45,8 @@ int answer_make(const struct problem *p, struct answer *answer, char *error) {
     return failed ? -1 : 0;
 }
 
-void answer_free(struct answer *answer) {
+void answer_free(struct answer *answer)
+{
     free(answer->out);
     free(answer->out_bound);
     free(answer->lse);
@@ -51,7 +54,8 @@ void answer_free(struct answer *answer) {
     *answer = (struct answer){NULL, NULL, NULL, NULL};
 }
 
-void compare_element(struct comparison *c, int64_t at, double got, double expected, double bound) {
+void compare_element(struct comparison *c, int64_t at, double got, double expected, double bound)
+{
     double error = fabs(got - expected);
     if ((isnan(got) && isnan(expected)) || got == expected)
         error = 0;
@@ -80,14 +84,16 @@ struct format {
     int bits, least; /* of the significand; exponent of the smallest normal number */
 };
 
-static struct format format_of(enum array_type type) {
+static struct format format_of(enum array_type type)
+{
     return type == ARRAY_F16    ? (struct format){11, -14}
            : type == ARRAY_BF16 ? (struct format){8, -126}
            : type == ARRAY_F64  ? (struct format){53, -1022}
                                 : (struct format){24, -126};
 }
 
-double half_unit(enum array_type type, double x) {
+double half_unit(enum array_type type, double x)
+{
     struct format format = format_of(type);
     int exponent;
     if (!isfinite(x))
@@ -100,12 +106,14 @@ double half_unit(enum array_type type, double x) {
 }
 
 /* Rounding to the file's type: nothing for f32, which the bound speaks of, and for f64. */
-static double rounding(enum array_type type, double x) {
+static double rounding(enum array_type type, double x)
+{
     return type == ARRAY_F16 || type == ARRAY_BF16 ? half_unit(type, x) : 0;
 }
 
 /* What is too large for an f16 file is infinite there, and rightly. */
-static double as_stored(enum array_type type, double got, double expected, double bound) {
+static double as_stored(enum array_type type, double got, double expected, double bound)
+{
     double limit = type == ARRAY_F16 ? 65520.0 : (double)FLT_MAX;
     if (isinf(got) && (got > 0) == (expected > 0) && isfinite(expected) && type != ARRAY_F64 &&
         fabs(expected) + bound >= limit)
@@ -121,7 +129,8 @@ struct sides {
     const double *got, *expected; /* as the file lies; expected NULL: the answer's */
 };
 
-static void compare_place(const struct sides *s, int64_t dense, int64_t at, struct comparison *c) {
+static void compare_place(const struct sides *s, int64_t dense, int64_t at, struct comparison *c)
+{
     enum array_type type = s->problem->type;
     double bound = s->answer->out_bound[dense];
     double expected = s->expected ? s->expected[at] : s->answer->out[dense];
@@ -133,7 +142,8 @@ static void compare_place(const struct sides *s, int64_t dense, int64_t at, stru
     compare_element(c, at, as_stored(type, s->got[at], expected, bound), expected, bound);
 }
 
-static void compare_places(const struct sides *s, struct comparison *c) {
+static void compare_places(const struct sides *s, struct comparison *c)
+{
     const struct problem *p = s->problem;
     const headway_tensor *out = &p->out;
     int heads_axis = out->rank == 4;
@@ -152,7 +162,8 @@ static void compare_places(const struct sides *s, struct comparison *c) {
 }
 
 int compare_out(const struct problem *p, const struct answer *answer, enum source source,
-                const struct array *expected, struct comparison *c, char *error) {
+                const struct array *expected, struct comparison *c, char *error)
+{
     struct array stored = {0}, got = {0}, wanted = {0};
     *c = (struct comparison){0};
     int failed = array_convert(&stored, &p->result, p->type, error) ||
@@ -171,7 +182,8 @@ int compare_out(const struct problem *p, const struct answer *answer, enum sourc
 }
 
 struct headway_onednn *onednn_open(const struct problem *p, enum headway_onednn_path path,
-                                   const headway_tensor *out, char *note, size_t size) {
+                                   const headway_tensor *out, char *note, size_t size)
+{
     headway_attention_params params = p->params;
     params.lse = NULL;
     /* Rows beyond a query length may hold anything, as nobody compares them; bottom-right causality

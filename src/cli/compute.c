@@ -10,11 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-static void keep_line(void *context, const char *line) {
+static void keep_line(void *context, const char *line)
+{
     snprintf(context, ERROR_SIZE, "%s", line);
 }
 
-int engine_open(const struct options *options, headway_engine **engine, char *line) {
+int engine_open(const struct options *options, headway_engine **engine, char *line)
+{
     headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
     config.isa = options->isa;
     config.threads = (int)options->threads;
@@ -27,14 +29,16 @@ int engine_open(const struct options *options, headway_engine **engine, char *li
     return status == HEADWAY_OK ? 0 : -1;
 }
 
-static int failed(const struct computation *c, headway_status status, char *error) {
+static int failed(const struct computation *c, headway_status status, char *error)
+{
     if (status == HEADWAY_OK)
         return 0;
     keep_line(error, c->line[0] ? c->line : headway_status_text(status));
     return -1;
 }
 
-int compute_open(struct computation *c, const struct problem *p, char *error) {
+int compute_open(struct computation *c, const struct problem *p, char *error)
+{
     headway_status status;
     memset(c, 0, sizeof *c);
     c->problem = p;
@@ -62,13 +66,15 @@ int compute_open(struct computation *c, const struct problem *p, char *error) {
     return 0;
 }
 
-void compute_close(struct computation *c) {
+void compute_close(struct computation *c)
+{
     headway_mha_destroy(c->layer);
     headway_engine_destroy(c->engine);
     free(c->workspace);
 }
 
-int compute_run(const struct computation *c, char *error) {
+int compute_run(const struct computation *c, char *error)
+{
     const struct problem *p = c->problem;
     headway_status status;
     if (p->is_layer)
@@ -80,7 +86,8 @@ int compute_run(const struct computation *c, char *error) {
     return failed(c, status, error);
 }
 
-int compute_explain(const struct computation *c, char *error) {
+int compute_explain(const struct computation *c, char *error)
+{
     const struct problem *p = c->problem;
     char text[8192];
     headway_status status;
@@ -97,12 +104,14 @@ int compute_explain(const struct computation *c, char *error) {
     return 0;
 }
 
-static int ascending(const void *a, const void *b) {
+static int ascending(const void *a, const void *b)
+{
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-double time_median(int64_t runs, int (*body)(void *context), void *context) {
+double time_median(int64_t runs, int (*body)(void *context), void *context)
+{
     double *times = malloc((size_t)runs * sizeof *times);
     if (!times || body(context)) {
         free(times);
@@ -137,12 +146,14 @@ struct repeated {
     char *error;
 };
 
-static int run_once(void *context) {
+static int run_once(void *context)
+{
     const struct repeated *r = context;
     return compute_run(r->computation, r->error);
 }
 
-int compute_repeat(const struct computation *c, int64_t runs, char *error) {
+int compute_repeat(const struct computation *c, int64_t runs, char *error)
+{
     const struct headway_row *row = headway_engine_machine(c->engine).row;
     int threads = headway_engine_threads(c->engine);
     struct repeated repeated = {c, error};

@@ -22,7 +22,8 @@ static const char *const size_keys[] = {"head_dim", "d_kv", "kv_channels", NULL}
 static const char *const value_size_keys[] = {"v_head_dim", "value_head_dim", NULL};
 
 /* The next component of a dotted name, its length in *length; NULL at the end. */
-static const char *next_component(const char *at, size_t *length) {
+static const char *next_component(const char *at, size_t *length)
+{
     if (*at == 0) {
         return NULL;
     }
@@ -30,11 +31,13 @@ static const char *next_component(const char *at, size_t *length) {
     return at;
 }
 
-static const char *after_component(const char *at, size_t length) {
+static const char *after_component(const char *at, size_t length)
+{
     return at[length] == '.' ? at + length + 1 : at + length;
 }
 
-int module_has(const char *module, const char *component) {
+int module_has(const char *module, const char *component)
+{
     size_t length = 0;
     for (const char *at = module; (at = next_component(at, &length)) != NULL;
          at = after_component(at, length)) {
@@ -45,7 +48,8 @@ int module_has(const char *module, const char *component) {
     return 0;
 }
 
-int module_is_cross(const char *module) {
+int module_is_cross(const char *module)
+{
     static const char *const names[] = {
         "encoder_attn",   "crossattention",  "EncDecAttention",          "cross_attn",
         "multihead_attn", "cross_attention", "encoder_decoder_attention"};
@@ -59,7 +63,8 @@ int module_is_cross(const char *module) {
     return 0;
 }
 
-int64_t module_index(const char *module) {
+int64_t module_index(const char *module)
+{
     int64_t found = 0;
     size_t length = 0;
     for (const char *at = module; (at = next_component(at, &length)) != NULL;
@@ -71,7 +76,8 @@ int64_t module_index(const char *module) {
     return found;
 }
 
-static int has_heads(const cJSON *part) {
+static int has_heads(const cJSON *part)
+{
     for (int i = 0; head_keys[i]; i++) {
         if (json_get(part, head_keys[i])) {
             return 1;
@@ -81,7 +87,8 @@ static int has_heads(const cJSON *part) {
 }
 
 /* Other objects, such as RoPE's parameters, may be called after a component too. */
-static int is_part(const cJSON *item) {
+static int is_part(const cJSON *item)
+{
     int part = has_heads(item) || json_get(item, "model_type");
     for (const cJSON *child = cJSON_IsObject(item) ? item->child : NULL; child;
          child = child->next) {
@@ -92,7 +99,8 @@ static int is_part(const cJSON *item) {
 
 /* Parts are called after the module's components: "decoder", or "vision_config" for vision_model,
  * vision_tower and the like. */
-static int part_matches(const char *key, const char *component, size_t length) {
+static int part_matches(const char *key, const char *component, size_t length)
+{
     size_t key_length = strlen(key);
     if (key_length == length && memcmp(key, component, length) == 0) {
         return 1;
@@ -111,7 +119,8 @@ static int part_matches(const char *key, const char *component, size_t length) {
            (language && length == 14 && memcmp(component, "language_model", 14) == 0);
 }
 
-static const cJSON *named_part(const cJSON *root, const char *module) {
+static const cJSON *named_part(const cJSON *root, const char *module)
+{
     size_t length = 0;
     for (const char *at = module; (at = next_component(at, &length)) != NULL;
          at = after_component(at, length)) {
@@ -126,7 +135,8 @@ static const cJSON *named_part(const cJSON *root, const char *module) {
 
 /* The object that speaks of the module; NULL with error when several might. */
 static const cJSON *choose_part(const cJSON *root, const char *module, const char *path,
-                                char *error) {
+                                char *error)
+{
     const cJSON *part = named_part(root, module);
     if (part) {
         return choose_part(part, module, path, error);
@@ -150,7 +160,8 @@ static const cJSON *choose_part(const cJSON *root, const char *module, const cha
 }
 
 static int read_count(const cJSON *part, const char *const *keys, int64_t *count, const char *path,
-                      char *error) {
+                      char *error)
+{
     for (; *keys; keys++) {
         const cJSON *item = json_get(part, *keys);
         if (!item) {
@@ -166,7 +177,8 @@ static int read_count(const cJSON *part, const char *const *keys, int64_t *count
 
 /* Encoder-decoder models count their heads on each side; the module's name tells the side. */
 static int read_side(const cJSON *part, const char *module, int64_t *heads, const char *path,
-                     char *error) {
+                     char *error)
+{
     static const char *const encoder[] = {"encoder_attention_heads", NULL};
     static const char *const decoder[] = {"decoder_attention_heads", NULL};
     int64_t of_encoder = 0;
@@ -189,7 +201,8 @@ static int read_side(const cJSON *part, const char *module, int64_t *heads, cons
 }
 
 static int number_of(const cJSON *part, const char *key, double *value, const char *path,
-                     char *error) {
+                     char *error)
+{
     const cJSON *item = json_get(part, key);
     if (!item) {
         return 0;
@@ -202,7 +215,8 @@ static int number_of(const cJSON *part, const char *key, double *value, const ch
 }
 
 static int read_scale(const cJSON *part, const char *module, struct model_facts *facts,
-                      const char *path, char *error) {
+                      const char *path, char *error)
+{
     double value = 0;
     facts->scale_divisor = 1;
     int found = number_of(part, "attention_multiplier", &value, path, error);
@@ -230,7 +244,8 @@ static int read_scale(const cJSON *part, const char *module, struct model_facts 
 }
 
 static void read_decoder(const cJSON *root, const cJSON *part, const char *module,
-                         struct model_facts *facts) {
+                         struct model_facts *facts)
+{
     static const char *const causal[] = {
         "gpt2", "gptj",        "gpt_neo", "gpt_neox",        "opt",
         "xglm", "biogpt",      "bloom",   "clip_text_model", "llama",
@@ -252,7 +267,8 @@ static void read_decoder(const cJSON *root, const cJSON *part, const char *modul
     facts->is_decoder &= !module_is_cross(module);
 }
 
-static void read_type(const cJSON *root, const cJSON *part, struct model_facts *facts) {
+static void read_type(const cJSON *root, const cJSON *part, struct model_facts *facts)
+{
     const cJSON *type = json_get(part, "model_type");
     if (!cJSON_IsString(type)) {
         type = json_get(root, "model_type");
@@ -268,7 +284,8 @@ static void read_type(const cJSON *root, const cJSON *part, struct model_facts *
 }
 
 static int read_facts(const cJSON *root, const char *module, struct model_facts *facts,
-                      const char *path, char *error) {
+                      const char *path, char *error)
+{
     const cJSON *part = choose_part(root, module, path, error);
     if (!part) {
         return -1;
@@ -287,7 +304,8 @@ static int read_facts(const cJSON *root, const char *module, struct model_facts 
     return 0;
 }
 
-int config_read(const char *folder, const char *module, struct model_facts *facts, char *error) {
+int config_read(const char *folder, const char *module, struct model_facts *facts, char *error)
+{
     struct stat status;
     char *text = NULL;
     int64_t bytes = 0;

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static void refuse(struct model_facts *facts, const char *what, const char *field) {
+static void refuse(struct model_facts *facts, const char *what, const char *field)
+{
     size_t used = strlen(facts->refused);
     if (strstr(facts->refused, what)) {
         return;
@@ -13,7 +14,8 @@ static void refuse(struct model_facts *facts, const char *what, const char *fiel
 }
 
 /* Set to something: not null, false, 0, "" or an empty list. */
-static int is_set(const cJSON *part, const char *field) {
+static int is_set(const cJSON *part, const char *field)
+{
     const cJSON *item = json_get(part, field);
     if (!item || cJSON_IsFalse(item)) {
         return 0;
@@ -104,11 +106,13 @@ static const struct {
     {"xlnet", "relative position bias"},
 };
 
-static int begins(const char *text, const char *start) {
+static int begins(const char *text, const char *start)
+{
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-static void refuse_family(const cJSON *part, struct model_facts *facts) {
+static void refuse_family(const cJSON *part, struct model_facts *facts)
+{
     const char *type = facts->model_type;
     int plain = strstr(type, "audio") || begins(type, "mllama_vision") ||
                 cJSON_IsTrue(json_get(part, "alibi"));
@@ -126,7 +130,8 @@ static void refuse_family(const cJSON *part, struct model_facts *facts) {
     }
 }
 
-static void refuse_positions(const cJSON *part, const char *field, struct model_facts *facts) {
+static void refuse_positions(const cJSON *part, const char *field, struct model_facts *facts)
+{
     const cJSON *item = json_get(part, field);
     if (!cJSON_IsString(item)) {
         return;
@@ -145,7 +150,8 @@ static void refuse_positions(const cJSON *part, const char *field, struct model_
 }
 
 /* The kind of RoPE's scaling, which a refusal should name beside RoPE itself. */
-static void refuse_scaling(const cJSON *part, const char *field, struct model_facts *facts) {
+static void refuse_scaling(const cJSON *part, const char *field, struct model_facts *facts)
+{
     const cJSON *item = json_get(part, field);
     const cJSON *kind = json_get(item, "rope_type");
     kind = kind ? kind : json_get(item, "type");
@@ -155,7 +161,8 @@ static void refuse_scaling(const cJSON *part, const char *field, struct model_fa
 }
 
 /* Kinds of attention told layer by layer: a list with a name for each. NULL: not told. */
-static const char *kind_of_layer(const cJSON *part, const char *field, const char *module) {
+static const char *kind_of_layer(const cJSON *part, const char *field, const char *module)
+{
     const cJSON *list = json_get(part, field);
     int64_t index = module_index(module);
     if (!cJSON_IsArray(list) || index >= cJSON_GetArraySize(list)) {
@@ -165,7 +172,8 @@ static const char *kind_of_layer(const cJSON *part, const char *field, const cha
     return cJSON_IsString(item) ? item->valuestring : NULL;
 }
 
-static void refuse_windows(const cJSON *part, const char *module, struct model_facts *facts) {
+static void refuse_windows(const cJSON *part, const char *module, struct model_facts *facts)
+{
     const char *kind = kind_of_layer(part, "layer_types", module);
     int full = kind && strcmp(kind, "full_attention") == 0;
     if (kind && !full) {
@@ -189,7 +197,8 @@ static void refuse_windows(const cJSON *part, const char *module, struct model_f
     }
 }
 
-void config_refuse(const cJSON *part, const char *module, struct model_facts *facts) {
+void config_refuse(const cJSON *part, const char *module, struct model_facts *facts)
+{
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         if (is_set(part, fields[i].field)) {
             refuse(facts, fields[i].what, fields[i].field);

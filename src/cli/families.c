@@ -87,17 +87,20 @@ static const struct family families[] = {
 };
 
 const char *module_tensor(char *text, size_t size, const struct module *module, const char *stem,
-                          const char *end) {
+                          const char *end)
+{
     snprintf(text, size, "%s%s%s%s", module->path, module->path[0] ? "." : "", stem, end);
     return text;
 }
 
-static const char *last_component(const char *path) {
+static const char *last_component(const char *path)
+{
     const char *dot = strrchr(path, '.');
     return dot ? dot + 1 : path;
 }
 
-const char *module_family_name(const struct module *module, const char *out) {
+const char *module_family_name(const struct module *module, const char *out)
+{
     const char *name = module->family->name;
     const char *last = last_component(module->path);
     if (strcmp(name, "Llama") == 0 && strcmp(out, "dense") == 0) {
@@ -114,7 +117,8 @@ const char *module_family_name(const struct module *module, const char *out) {
 
 /* Digits compare as numbers, and a dot before all else, so that a module precedes those inside it.
  */
-static int natural_order(const char *a, const char *b) {
+static int natural_order(const char *a, const char *b)
+{
     while (*a && *b) {
         if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
             a += strspn(a, "0");
@@ -138,7 +142,8 @@ static int natural_order(const char *a, const char *b) {
     return *a ? 1 : *b ? -1 : 0;
 }
 
-static int by_path(const void *a, const void *b) {
+static int by_path(const void *a, const void *b)
+{
     const struct module *x = a;
     const struct module *y = b;
     int order = natural_order(x->path, y->path);
@@ -146,19 +151,22 @@ static int by_path(const void *a, const void *b) {
 }
 
 /* The tensor whose presence makes a module of this family. */
-static void anchor_of(const struct family *family, char *text, size_t size) {
+static void anchor_of(const struct family *family, char *text, size_t size)
+{
     const char *stem = family->fused ? family->fused : family->query;
     int torch = family->form == FORM_TORCH_FUSED || family->form == FORM_TORCH_SEPARATE;
     snprintf(text, size, "%s%s", stem, torch ? "" : ".weight");
 }
 
-static void cut_component(char *path) {
+static void cut_component(char *path)
+{
     char *dot = strrchr(path, '.');
     *(dot ? dot : path) = 0;
 }
 
 static int add_module(struct modules *modules, int *room, const struct family *family,
-                      const char *name, size_t path_length) {
+                      const char *name, size_t path_length)
+{
     if (modules->count == *room) {
         *room = *room ? *room * 2 : 64;
         struct module *items = realloc(modules->items, (size_t)*room * sizeof *items);
@@ -183,7 +191,8 @@ static int add_module(struct modules *modules, int *room, const struct family *f
 
 /* name ends in ".anchor" or is it, and what stands before ends in the family's parent. */
 static int matches(const struct family *family, const char *name, const char *anchor,
-                   size_t *path_length) {
+                   size_t *path_length)
+{
     size_t length = strlen(name);
     size_t tail = strlen(anchor);
     if (length < tail || strcmp(name + length - tail, anchor) != 0 ||
@@ -200,7 +209,8 @@ static int matches(const struct family *family, const char *name, const char *an
            (*path_length == parent || name[*path_length - parent - 1] == '.');
 }
 
-int modules_find(const struct tensors *tensors, struct modules *modules, char *error) {
+int modules_find(const struct tensors *tensors, struct modules *modules, char *error)
+{
     char anchors[sizeof families / sizeof families[0]][64];
     int room = 0;
     memset(modules, 0, sizeof *modules);
@@ -227,7 +237,8 @@ int modules_find(const struct tensors *tensors, struct modules *modules, char *e
     return 0;
 }
 
-void modules_free(struct modules *modules) {
+void modules_free(struct modules *modules)
+{
     for (int i = 0; i < modules->count; i++) {
         free(modules->items[i].path);
         free(modules->items[i].inner);
@@ -236,7 +247,8 @@ void modules_free(struct modules *modules) {
     memset(modules, 0, sizeof *modules);
 }
 
-static int is_prefix(const char *prefix, const char *path) {
+static int is_prefix(const char *prefix, const char *path)
+{
     size_t length = strlen(prefix);
     return length == 0 ||
            (strncmp(prefix, path, length) == 0 && (path[length] == 0 || path[length] == '.'));
@@ -244,7 +256,8 @@ static int is_prefix(const char *prefix, const char *path) {
 
 /* "a, b, c and 5 more" of the modules that fit, as far as there is room. */
 static void list_fitting(const struct modules *modules, const char *prefix, int fitting, char *text,
-                         size_t size) {
+                         size_t size)
+{
     size_t used = 0;
     int listed = 0;
     text[0] = 0;
@@ -264,7 +277,8 @@ static void list_fitting(const struct modules *modules, const char *prefix, int 
 }
 
 const struct module *modules_choose(const struct modules *modules, const char *layer,
-                                    const char *weights_path, char *error) {
+                                    const char *weights_path, char *error)
+{
     char list[700];
     const char *prefix = layer ? layer : "";
     if (modules->count == 0) {

@@ -13,7 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-void error_clean(char *error) {
+void error_clean(char *error)
+{
     for (unsigned char *c = (unsigned char *)error; *c != 0; c++) {
         if (*c < 0x20 || *c == 0x7f) {
             *c = '?';
@@ -21,7 +22,8 @@ void error_clean(char *error) {
     }
 }
 
-int error_set(char *error, const char *format, ...) {
+int error_set(char *error, const char *format, ...)
+{
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(error, ERROR_SIZE, format, arguments);
@@ -30,7 +32,8 @@ int error_set(char *error, const char *format, ...) {
     return -1;
 }
 
-int file_open(struct file *file, const char *path, char *error) {
+int file_open(struct file *file, const char *path, char *error)
+{
     memset(file, 0, sizeof *file);
     file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file->fd < 0) {
@@ -50,7 +53,8 @@ int file_open(struct file *file, const char *path, char *error) {
     return 0;
 }
 
-int file_read(const struct file *file, int64_t offset, void *to, int64_t bytes, char *error) {
+int file_read(const struct file *file, int64_t offset, void *to, int64_t bytes, char *error)
+{
     if (offset < 0 || bytes < 0 || bytes > file->size || offset > file->size - bytes) {
         return error_set(error, "%s: ends at byte %lld, expected %lld more from byte %lld",
                          file->path, (long long)file->size, (long long)bytes, (long long)offset);
@@ -74,7 +78,8 @@ int file_read(const struct file *file, int64_t offset, void *to, int64_t bytes, 
     return 0;
 }
 
-void file_close(struct file *file) {
+void file_close(struct file *file)
+{
     if (file->path) {
         close(file->fd);
         free(file->path);
@@ -82,7 +87,8 @@ void file_close(struct file *file) {
     }
 }
 
-int file_load(const char *path, int64_t limit, char **text, int64_t *bytes, char *error) {
+int file_load(const char *path, int64_t limit, char **text, int64_t *bytes, char *error)
+{
     struct file file;
     if (file_open(&file, path, error) != 0) {
         return -1;

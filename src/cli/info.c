@@ -7,14 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
-static void print_row(const headway_isa_info *row, const char *chosen) {
+static void print_row(const headway_isa_info *row, const char *chosen)
+{
     int tells = !row->runs && row->reason && row->reason[0];
     printf("isa %s %s %s%s%s%s\n", row->name, row->built ? "built" : "absent",
            row->runs ? "runs" : "cannot-run", tells ? ": " : "", tells ? row->reason : "",
            chosen && strcmp(row->name, chosen) == 0 ? " (chosen)" : "");
 }
 
-int info_print(const struct options *options, char *error) {
+int info_print(const struct options *options, char *error)
+{
     if (options->weights)
         return layer_list(options->weights, error);
     headway_engine *engine = NULL;

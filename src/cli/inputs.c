@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int is_float(enum array_type type) {
+static int is_float(enum array_type type)
+{
     return type == ARRAY_F32 || type == ARRAY_F16 || type == ARRAY_BF16 || type == ARRAY_F64;
 }
 
 int input_values(const char *flag, const char *path, struct array *array, enum array_type *type,
-                 char *error) {
+                 char *error)
+{
     struct array raw;
     if (npy_read(path, &raw, error))
         return -1;
@@ -34,14 +36,16 @@ int input_values(const char *flag, const char *path, struct array *array, enum a
 }
 
 /* Finite stays finite: a double below f32's range is a number that masks nothing. */
-static void clamp_doubles(struct array *array) {
+static void clamp_doubles(struct array *array)
+{
     double *values = array->data;
     for (int64_t i = 0, n = array_count(array); i < n; i++)
         if (isfinite(values[i]) && fabs(values[i]) > FLT_MAX)
             values[i] = values[i] > 0 ? FLT_MAX : -FLT_MAX;
 }
 
-static void warn_of_zeros_and_ones(const char *path, const struct array *array, char *warning) {
+static void warn_of_zeros_and_ones(const char *path, const struct array *array, char *warning)
+{
     const float *values = array->data;
     int ones = 0;
     for (int64_t i = 0, n = array_count(array); i < n; i++) {
@@ -57,7 +61,8 @@ static void warn_of_zeros_and_ones(const char *path, const struct array *array, 
 }
 
 int input_mask(const char *path, struct array *array, headway_tensor *mask, char *warning,
-               char *error) {
+               char *error)
+{
     struct array raw;
     if (npy_read(path, &raw, error))
         return -1;
@@ -94,8 +99,8 @@ int input_mask(const char *path, struct array *array, headway_tensor *mask, char
     return 0;
 }
 
-int input_integers(const char *flag, const char *path, int64_t batch, int64_t **values,
-                   char *error) {
+int input_integers(const char *flag, const char *path, int64_t batch, int64_t **values, char *error)
+{
     struct array raw;
     char detail[ERROR_SIZE];
     if (npy_read(path, &raw, error))
@@ -120,7 +125,8 @@ int input_integers(const char *flag, const char *path, int64_t batch, int64_t **
 }
 
 int input_causal(const char *text, int64_t batch, headway_causal *causal, int64_t **offsets,
-                 char *error) {
+                 char *error)
+{
     static const struct {
         const char *word;
         headway_causal meaning;

@@ -18,26 +18,31 @@ struct scan {
     const char *problem;
 };
 
-static int problem(struct scan *s, const char *text) {
+static int problem(struct scan *s, const char *text)
+{
     s->problem = text;
     return -1;
 }
 
-static int peek(const struct scan *s) {
+static int peek(const struct scan *s)
+{
     return s->next < s->end ? *s->next : -1;
 }
 
-static void skip_space(struct scan *s) {
+static void skip_space(struct scan *s)
+{
     while (peek(s) == ' ' || peek(s) == '\t' || peek(s) == '\n' || peek(s) == '\r') {
         s->next++;
     }
 }
 
-static int is_digit(int c) {
+static int is_digit(int c)
+{
     return c >= '0' && c <= '9';
 }
 
-static int skip_digits(struct scan *s) {
+static int skip_digits(struct scan *s)
+{
     const unsigned char *start = s->next;
     while (is_digit(peek(s))) {
         s->next++;
@@ -45,7 +50,8 @@ static int skip_digits(struct scan *s) {
     return s->next > start ? 0 : problem(s, "a number is malformed");
 }
 
-static int scan_number(struct scan *s) {
+static int scan_number(struct scan *s)
+{
     const unsigned char *start = s->next;
     s->next += peek(s) == '-';
     int zero = peek(s) == '0';
@@ -89,7 +95,8 @@ static int scan_number(struct scan *s) {
     return 0;
 }
 
-static int scan_escape(struct scan *s) {
+static int scan_escape(struct scan *s)
+{
     int c = peek(s);
     if (c < 0) {
         return problem(s, "it ends inside a string");
@@ -114,7 +121,8 @@ static int scan_escape(struct scan *s) {
 }
 
 /* One character that is not ASCII: well-formed UTF-8, the shortest form, no surrogates. */
-static int scan_utf8(struct scan *s) {
+static int scan_utf8(struct scan *s)
+{
     static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
     int first = *s->next++;
     int more = first >= 0xf0 && first < 0xf8 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
@@ -134,7 +142,8 @@ static int scan_utf8(struct scan *s) {
     return 0;
 }
 
-static int scan_string(struct scan *s) {
+static int scan_string(struct scan *s)
+{
     if (peek(s) != '"') {
         return problem(s, "a string was expected");
     }
@@ -163,7 +172,8 @@ static int scan_string(struct scan *s) {
     }
 }
 
-static int scan_word(struct scan *s, const char *word) {
+static int scan_word(struct scan *s, const char *word)
+{
     size_t length = strlen(word);
     if ((size_t)(s->end - s->next) < length || memcmp(s->next, word, length) != 0) {
         return problem(s, "a value was expected");
@@ -174,7 +184,8 @@ static int scan_word(struct scan *s, const char *word) {
 
 static int scan_value(struct scan *s, int depth);
 
-static int scan_members(struct scan *s, int depth, int close) {
+static int scan_members(struct scan *s, int depth, int close)
+{
     s->next++;
     skip_space(s);
     if (peek(s) == close) {
@@ -212,7 +223,8 @@ static int scan_members(struct scan *s, int depth, int close) {
     }
 }
 
-static int scan_value(struct scan *s, int depth) {
+static int scan_value(struct scan *s, int depth)
+{
     if (depth > DEPTH_LIMIT) {
         return problem(s, "it is nested deeper than 64");
     }
@@ -238,7 +250,8 @@ static int scan_value(struct scan *s, int depth) {
     }
 }
 
-static int scan_all(struct scan *s) {
+static int scan_all(struct scan *s)
+{
     skip_space(s);
     if (peek(s) != '{') {
         return problem(s, "it does not begin with {");
@@ -253,12 +266,14 @@ static int scan_all(struct scan *s) {
     return 0;
 }
 
-static int compare_keys(const void *a, const void *b) {
+static int compare_keys(const void *a, const void *b)
+{
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 /* A key that some object in the tree has twice, NULL if none does; *failed on lack of memory. */
-static const char *duplicate_key(const cJSON *item, int *failed) {
+static const char *duplicate_key(const cJSON *item, int *failed)
+{
     const char *found = NULL;
     size_t count = 0;
     for (const cJSON *child = item->child; child && !found; child = child->next) {
@@ -285,7 +300,8 @@ static const char *duplicate_key(const cJSON *item, int *failed) {
     return found;
 }
 
-static cJSON *parse_in_c_locale(const char *text, size_t bytes) {
+static cJSON *parse_in_c_locale(const char *text, size_t bytes)
+{
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (plain == (locale_t)0) {
         return NULL;
@@ -297,8 +313,8 @@ static cJSON *parse_in_c_locale(const char *text, size_t bytes) {
     return root;
 }
 
-cJSON *json_parse(const char *text, int64_t bytes, int integers_only, const char *path,
-                  char *error) {
+cJSON *json_parse(const char *text, int64_t bytes, int integers_only, const char *path, char *error)
+{
     struct scan s = {(const unsigned char *)text, (const unsigned char *)text + bytes,
                      integers_only, NULL};
     if (scan_all(&s)) {
@@ -325,13 +341,15 @@ cJSON *json_parse(const char *text, int64_t bytes, int integers_only, const char
     return root;
 }
 
-const cJSON *json_get(const cJSON *object, const char *key) {
+const cJSON *json_get(const cJSON *object, const char *key)
+{
     const cJSON *item =
         cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, key) : NULL;
     return cJSON_IsNull(item) ? NULL : item;
 }
 
-int json_integer(const cJSON *item, int64_t *value) {
+int json_integer(const cJSON *item, int64_t *value)
+{
     if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= (double)EXACT_LIMIT) ||
         item->valuedouble != floor(item->valuedouble)) {
         return -1;

@@ -43,7 +43,8 @@ static const char *const telling[] = {
     "value_global",
 };
 
-static int is_telling(const char *name) {
+static int is_telling(const char *name)
+{
     for (size_t i = 0; i < sizeof telling / sizeof telling[0]; i++) {
         if (strstr(name, telling[i])) {
             return 1;
@@ -52,18 +53,21 @@ static int is_telling(const char *name) {
     return 0;
 }
 
-static int is_attention_name(const char *path) {
+static int is_attention_name(const char *path)
+{
     const char *dot = strrchr(path, '.');
     const char *last = dot ? dot + 1 : path;
     return strstr(last, "attn") || strstr(last, "ttention");
 }
 
-static int is_part(const struct part *part, const char *name) {
+static int is_part(const struct part *part, const char *name)
+{
     return (part->weight && strcmp(part->weight->name, name) == 0) ||
            (part->bias && strcmp(part->bias->name, name) == 0);
 }
 
-static int is_used(const struct layer_parts *parts, const char *name, const char *relative) {
+static int is_used(const struct layer_parts *parts, const char *name, const char *relative)
+{
     if (is_part(&parts->fused, name) || is_part(&parts->query, name) ||
         is_part(&parts->key, name) || is_part(&parts->value, name) || is_part(&parts->out, name) ||
         (parts->shared_bias && strcmp(parts->shared_bias->name, name) == 0)) {
@@ -82,7 +86,8 @@ static int is_used(const struct layer_parts *parts, const char *name, const char
 }
 
 /* Layer norms of the block, and the causal masks that older checkpoints keep as buffers. */
-static int is_harmless(const struct tensor_info *info, const char *relative) {
+static int is_harmless(const struct tensor_info *info, const char *relative)
+{
     static const char *const masks[] = {"bias", "masked_bias",    "tril",
                                         "mask", "attention.bias", "attention.masked_bias"};
     if (strncmp(relative, "output.LayerNorm.", 17) == 0) {
@@ -101,14 +106,15 @@ static int is_harmless(const struct tensor_info *info, const char *relative) {
     return 0;
 }
 
-static int is_below(const char *path, const char *name) {
+static int is_below(const char *path, const char *name)
+{
     size_t length = strlen(path);
     return length == 0 || (strncmp(path, name, length) == 0 && name[length] == '.');
 }
 
 /* A module inside ours has its tensors for itself. */
-static int is_anothers(const struct modules *modules, const struct module *module,
-                       const char *name) {
+static int is_anothers(const struct modules *modules, const struct module *module, const char *name)
+{
     for (int i = 0; i < modules->count; i++) {
         const char *other = modules->items[i].path;
         if (strlen(other) > strlen(module->path) && is_below(module->path, other) &&
@@ -119,7 +125,8 @@ static int is_anothers(const struct modules *modules, const struct module *modul
     return 0;
 }
 
-static int refuse(const struct module *module, const char *name, char *error) {
+static int refuse(const struct module *module, const char *name, char *error)
+{
     int rope = strstr(name, "rotary") || strstr(name, "inv_freq");
     int position = strstr(name, "relative") || strstr(name, "rel_pos") || strstr(name, "distance");
     return error_set(error, "the layer %s has the tensor %s%s: not in this version",
@@ -131,7 +138,8 @@ static int refuse(const struct module *module, const char *name, char *error) {
 
 /* Where a table of relative positions serves: below the name in front of it, and in T5, where the
  * first block's serves all, in the whole stack. Cross-attention of that kind has none. */
-static int shared_table_serves(const char *name, const struct module *module) {
+static int shared_table_serves(const char *name, const struct module *module)
+{
     static const char *const tables[] = {"relative_attention_bias", "relative_position_bias"};
     char stack[TENSOR_NAME_SIZE];
     if (module_is_cross(module->path)) {
@@ -158,7 +166,8 @@ static int shared_table_serves(const char *name, const struct module *module) {
 }
 
 int parts_refuse_others(struct tensors *tensors, const struct modules *modules,
-                        const struct module *module, const struct layer_parts *parts, char *error) {
+                        const struct module *module, const struct layer_parts *parts, char *error)
+{
     size_t prefix = module->path[0] ? strlen(module->path) + 1 : 0;
     for (int64_t i = 0; i < tensors_count(tensors); i++) {
         const char *name = tensors_name(tensors, i);

@@ -11,7 +11,8 @@
 /* NULL with error when the tensor is missing, of another rank or of a type that can't be read. */
 static const struct tensor_info *find_float(struct tensors *tensors, const struct module *module,
                                             const char *stem, const char *end, int rank,
-                                            char *error) {
+                                            char *error)
+{
     char name[TENSOR_NAME_SIZE];
     char shape[SHAPE_TEXT_SIZE];
     module_tensor(name, sizeof name, module, stem, end);
@@ -32,18 +33,21 @@ static const struct tensor_info *find_float(struct tensors *tensors, const struc
 }
 
 static int has(const struct tensors *tensors, const struct module *module, const char *stem,
-               const char *end) {
+               const char *end)
+{
     char name[TENSOR_NAME_SIZE];
     return tensors_has(tensors, module_tensor(name, sizeof name, module, stem, end));
 }
 
-static void orient(struct part *part, int transposed) {
+static void orient(struct part *part, int transposed)
+{
     part->transposed = transposed;
     part->rows = part->weight->shape[transposed ? 1 : 0];
     part->columns = part->weight->shape[transposed ? 0 : 1];
 }
 
-static int check_bias(const struct part *part, char *error) {
+static int check_bias(const struct part *part, char *error)
+{
     if (part->bias && part->bias->shape[0] != part->rows) {
         return error_set(error, "%s has %lld elements, expected %lld, the outputs of %s",
                          part->bias->name, (long long)part->bias->shape[0], (long long)part->rows,
@@ -57,7 +61,8 @@ static int check_bias(const struct part *part, char *error) {
 
 /* weight_end and bias_end follow the stem; the bias may be missing. Oriented as torch's Linear. */
 static int find_part(struct tensors *tensors, const struct module *module, const char *stem,
-                     const char *weight_end, const char *bias_end, struct part *part, char *error) {
+                     const char *weight_end, const char *bias_end, struct part *part, char *error)
+{
     part->weight = find_float(tensors, module, stem, weight_end, 2, error);
     if (!part->weight) {
         return -1;
@@ -73,7 +78,8 @@ static int find_part(struct tensors *tensors, const struct module *module, const
 }
 
 static int find_linear(struct tensors *tensors, const struct module *module, const char *stem,
-                       struct part *part, char *error) {
+                       struct part *part, char *error)
+{
     return find_part(tensors, module, stem, ".weight", ".bias", part, error) ||
                    check_bias(part, error)
                ? -1
@@ -81,7 +87,8 @@ static int find_linear(struct tensors *tensors, const struct module *module, con
 }
 
 static int find_out(struct tensors *tensors, const struct module *module, struct layer_parts *parts,
-                    char *error) {
+                    char *error)
+{
     const char *const *outs = module->family->outs;
     char name[TENSOR_NAME_SIZE];
     for (int i = 0; i < 4 && outs[i]; i++) {
@@ -103,7 +110,8 @@ static int find_out(struct tensors *tensors, const struct module *module, struct
 }
 
 static int find_torch(struct tensors *tensors, const struct module *module,
-                      struct layer_parts *parts, char *error) {
+                      struct layer_parts *parts, char *error)
+{
     const struct family *family = module->family;
     if (has(tensors, module, "in_proj_bias", "")) {
         parts->shared_bias = find_float(tensors, module, "in_proj_bias", "", 1, error);
@@ -135,7 +143,8 @@ static int find_torch(struct tensors *tensors, const struct module *module,
 
 /* GPT-2 stores (inputs, outputs); lecture code that took its names stores (outputs, inputs). The
  * bias tells, else the ratio of outputs to inputs. */
-static int orient_conv1d(struct part *part, int64_t ratio, int *transposed, char *error) {
+static int orient_conv1d(struct part *part, int64_t ratio, int *transposed, char *error)
+{
     const int64_t *shape = part->weight->shape;
     char text[SHAPE_TEXT_SIZE];
     int stored = shape[1] / ratio == shape[0] && shape[1] % ratio == 0;
@@ -151,7 +160,8 @@ static int orient_conv1d(struct part *part, int64_t ratio, int *transposed, char
 }
 
 static int find_conv1d(struct tensors *tensors, const struct module *module,
-                       struct layer_parts *parts, char *error) {
+                       struct layer_parts *parts, char *error)
+{
     const struct family *family = module->family;
     int transposed = 1;
     int cross = has(tensors, module, family->query, ".weight");
@@ -179,7 +189,8 @@ static int find_conv1d(struct tensors *tensors, const struct module *module,
 }
 
 static int find_heads(struct tensors *tensors, const struct module *module,
-                      struct layer_parts *parts, char *error) {
+                      struct layer_parts *parts, char *error)
+{
     static const char *const kinds[] = {"query", "key", "value"};
     struct part *firsts[] = {&parts->query, &parts->key, &parts->value};
     char stem[64];
@@ -207,7 +218,8 @@ static int find_heads(struct tensors *tensors, const struct module *module,
 }
 
 int parts_find(struct tensors *tensors, const struct module *module, struct layer_parts *parts,
-               char *error) {
+               char *error)
+{
     const struct family *family = module->family;
     int result = 0;
     memset(parts, 0, sizeof *parts);
@@ -237,7 +249,8 @@ int parts_find(struct tensors *tensors, const struct module *module, struct laye
 
 /* total = count * each, where one of them may be 0, not known yet. */
 static int split(int64_t total, int64_t *count, int64_t *each, const char *what,
-                 const char *count_flag, const char *each_flag, char *error) {
+                 const char *count_flag, const char *each_flag, char *error)
+{
     if (!*count && !*each) {
         return error_set(error, "nothing tells the number of heads: expected %s", count_flag);
     }
@@ -257,7 +270,8 @@ static int split(int64_t total, int64_t *count, int64_t *each, const char *what,
     return 0;
 }
 
-static int split_fused(const struct layer_parts *parts, struct layer_sizes *s, char *error) {
+static int split_fused(const struct layer_parts *parts, struct layer_sizes *s, char *error)
+{
     int64_t rows = parts->fused.rows;
     const char *name = parts->fused.weight->name;
     int64_t value_size = s->value_head_size;
@@ -307,7 +321,8 @@ static int split_fused(const struct layer_parts *parts, struct layer_sizes *s, c
     return 0;
 }
 
-static int split_separate(const struct layer_parts *parts, struct layer_sizes *s, char *error) {
+static int split_separate(const struct layer_parts *parts, struct layer_sizes *s, char *error)
+{
     int64_t each = parts->separate_heads ? parts->separate_heads : 1;
     const char *key = parts->key.weight ? parts->key.weight->name : parts->fused.weight->name;
     const char *value = parts->value.weight ? parts->value.weight->name : parts->fused.weight->name;
@@ -330,7 +345,8 @@ static int split_separate(const struct layer_parts *parts, struct layer_sizes *s
 }
 
 int parts_sizes(const struct layer_parts *parts, struct layer_sizes *sizes,
-                const struct module *module, char *error) {
+                const struct module *module, char *error)
+{
     int fused = parts->fused.weight && !parts->query.weight;
     int64_t columns = 0;
     const int64_t given[] = {sizes->heads, sizes->kv_heads, sizes->head_size,

@@ -25,7 +25,8 @@ struct views {
 };
 
 /* All elements of a tensor as f32, owned by the layer. */
-static float *read_tensor(struct views *v, const struct tensor_info *info) {
+static float *read_tensor(struct views *v, const struct tensor_info *info)
+{
     float *data = tensors_read(v->tensors, info, v->error);
     if (data) {
         v->memory->buffers[v->memory->buffer_count++] = data;
@@ -34,7 +35,8 @@ static float *read_tensor(struct views *v, const struct tensor_info *info) {
 }
 
 static const headway_tensor *add(struct views *v, float *data, int rank, const int64_t *shape,
-                                 const int64_t *stride) {
+                                 const int64_t *stride)
+{
     headway_tensor *tensor = &v->memory->tensors[v->memory->tensor_count++];
     tensor->data = data;
     tensor->dtype = HEADWAY_F32;
@@ -48,7 +50,8 @@ static const headway_tensor *add(struct views *v, float *data, int rank, const i
 
 /* rows of a linear map's weight from `first` on, as (rows, columns). */
 static const headway_tensor *add_rows(struct views *v, const struct part *part, float *data,
-                                      int64_t first, int64_t rows) {
+                                      int64_t first, int64_t rows)
+{
     int64_t shape[] = {rows, part->columns};
     int64_t row = part->transposed ? 1 : part->columns;
     int64_t stride[] = {row, part->transposed ? part->rows : 1};
@@ -56,14 +59,16 @@ static const headway_tensor *add_rows(struct views *v, const struct part *part, 
 }
 
 static const headway_tensor *add_elements(struct views *v, float *data, int64_t first,
-                                          int64_t count) {
+                                          int64_t count)
+{
     int64_t one = 1;
     return add(v, data + first, 1, &count, &one);
 }
 
 /* A whole linear map. */
 static int view_part(struct views *v, const struct part *part, const headway_tensor **weight,
-                     const headway_tensor **bias) {
+                     const headway_tensor **bias)
+{
     float *data = read_tensor(v, part->weight);
     if (!data) {
         return -1;
@@ -80,7 +85,8 @@ static int view_part(struct views *v, const struct part *part, const headway_ten
 }
 
 /* Each head's rows are query, key, value: three views that skip the others' rows. */
-static int view_per_head(struct views *v, headway_mha_weights *w) {
+static int view_per_head(struct views *v, headway_mha_weights *w)
+{
     const struct part *fused = &v->parts->fused;
     int64_t size = v->sizes->head_size;
     int64_t columns = fused->columns;
@@ -106,7 +112,8 @@ static int view_per_head(struct views *v, headway_mha_weights *w) {
 }
 
 /* Query by itself, key and value fused: GPT-2's cross-attention. */
-static int view_key_value(struct views *v, headway_mha_weights *w) {
+static int view_key_value(struct views *v, headway_mha_weights *w)
+{
     const struct part *fused = &v->parts->fused;
     int64_t rows = v->parts->key.rows;
     if (view_part(v, &v->parts->query, &w->query, &w->query_bias)) {
@@ -130,7 +137,8 @@ static int view_key_value(struct views *v, headway_mha_weights *w) {
 }
 
 /* One kind's tensor of every head, one after the other. */
-static float *join_heads(struct views *v, const char *kind, const char *end, int64_t each) {
+static float *join_heads(struct views *v, const char *kind, const char *end, int64_t each)
+{
     char stem[64];
     char name[TENSOR_NAME_SIZE];
     int64_t heads = v->parts->separate_heads;
@@ -156,7 +164,8 @@ static float *join_heads(struct views *v, const char *kind, const char *end, int
 }
 
 static int view_heads(struct views *v, const struct part *first, const char *kind,
-                      const headway_tensor **weight, const headway_tensor **bias) {
+                      const headway_tensor **weight, const headway_tensor **bias)
+{
     int64_t rows = first->rows * v->parts->separate_heads;
     float *data = join_heads(v, kind, ".weight", first->rows * first->columns);
     if (!data) {
@@ -173,7 +182,8 @@ static int view_heads(struct views *v, const struct part *first, const char *kin
     return 0;
 }
 
-static int view_separate(struct views *v, headway_mha_weights *w) {
+static int view_separate(struct views *v, headway_mha_weights *w)
+{
     const struct layer_parts *parts = v->parts;
     if (parts->separate_heads) {
         return view_heads(v, &parts->query, "query", &w->query, &w->query_bias) ||
@@ -203,7 +213,8 @@ static int view_separate(struct views *v, headway_mha_weights *w) {
 
 int parts_views(struct tensors *tensors, const struct module *module,
                 const struct layer_parts *parts, const struct layer_sizes *sizes,
-                struct layer *layer, char *error) {
+                struct layer *layer, char *error)
+{
     const struct part *query = parts->query.weight ? &parts->query : &parts->fused;
     const struct part *key = parts->key.weight ? &parts->key : &parts->fused;
     const struct part *value = parts->value.weight ? &parts->value : &parts->fused;
@@ -231,7 +242,8 @@ int parts_views(struct tensors *tensors, const struct module *module,
     return result == 0 ? view_part(&v, &parts->out, &w->out, &w->out_bias) : -1;
 }
 
-void layer_free(struct layer *layer) {
+void layer_free(struct layer *layer)
+{
     if (layer->memory) {
         for (int i = 0; i < layer->memory->buffer_count; i++) {
             free(layer->memory->buffers[i]);

@@ -9,7 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-double seconds(void) {
+double seconds(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -23,14 +24,16 @@ struct spinner {
     float sink;
 };
 
-static void *spin(void *context) {
+static void *spin(void *context)
+{
     struct spinner *s = context;
     s->operations = s->row->peak(s->rounds, &s->sink);
     return NULL;
 }
 
 /* Operations per second of one burst: all threads between the first start and the last end. */
-static double burst(struct spinner *spinners, int threads, int64_t rounds) {
+static double burst(struct spinner *spinners, int threads, int64_t rounds)
+{
     pthread_t ids[MOST_THREADS];
     int started = 0;
     double operations = 0, start = seconds();
@@ -48,7 +51,8 @@ static double burst(struct spinner *spinners, int threads, int64_t rounds) {
     return operations / (seconds() - start);
 }
 
-double fma_peak(const struct headway_row *row, int threads) {
+double fma_peak(const struct headway_row *row, int threads)
+{
     if (threads > MOST_THREADS)
         threads = MOST_THREADS;
     struct spinner *spinners = calloc((size_t)threads, sizeof *spinners);
@@ -76,7 +80,8 @@ double fma_peak(const struct headway_row *row, int threads) {
 }
 
 /* First line of a file of /proc or /sys; 0 when there is none. */
-static int first_line(const char *path, char *line, size_t size) {
+static int first_line(const char *path, char *line, size_t size)
+{
     FILE *file = fopen(path, "r");
     int read = file && fgets(line, (int)size, file);
     if (file)
@@ -86,7 +91,8 @@ static int first_line(const char *path, char *line, size_t size) {
     return read;
 }
 
-static void print_cpu(void) {
+static void print_cpu(void)
+{
     static const char *const keys[] = {"model name", "Processor", "CPU part"};
     char line[512], name[512] = "unknown";
     size_t best = sizeof keys / sizeof *keys;
@@ -106,7 +112,8 @@ static void print_cpu(void) {
     printf("cpu %s, %ld online\n", name, sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-static void print_caches(void) {
+static void print_caches(void)
+{
     printf("caches");
     int count = 0;
     for (int i = 0; i < 8; i++) {
@@ -125,7 +132,8 @@ static void print_caches(void) {
     printf("%s\n", count ? "" : " unknown");
 }
 
-void machine_print(void) {
+void machine_print(void)
+{
     print_cpu();
     print_caches();
 }

@@ -9,20 +9,23 @@
 #include <string.h>
 
 /* One line on stderr, if there is anything to say. */
-static void tell(char *text) {
+static void tell(char *text)
+{
     error_clean(text);
     if (*text)
         fprintf(stderr, "headway: %s\n", text);
 }
 
-static int flushed(char *error) {
+static int flushed(char *error)
+{
     if (fflush(stdout) == 0 && !ferror(stdout))
         return 0;
     snprintf(error, ERROR_SIZE, "standard output can't be written");
     return -1;
 }
 
-static int compute(const struct computation *c, int *differs, char *error) {
+static int compute(const struct computation *c, int *differs, char *error)
+{
     const struct options *o = c->problem->options;
     if ((o->explain && compute_explain(c, error)) || compute_run(c, error) ||
         (o->verb == VERB_CHECK && check_problem(c->problem, differs, error)) ||
@@ -32,7 +35,8 @@ static int compute(const struct computation *c, int *differs, char *error) {
 }
 
 /* run, attend and check. */
-static int pipeline(const struct options *options, int *differs, char *error) {
+static int pipeline(const struct options *options, int *differs, char *error)
+{
     struct problem problem;
     struct computation computation = {0};
     int failed = problem_load(options, &problem, error) ||
@@ -47,7 +51,8 @@ static int pipeline(const struct options *options, int *differs, char *error) {
     return failed;
 }
 
-static int command(int argc, char **argv, int *differs, char *error) {
+static int command(int argc, char **argv, int *differs, char *error)
+{
     struct options options;
     if (argc == 2 && strcmp(argv[1], "--version") == 0)
         printf("headway %s\n", headway_version());
@@ -63,7 +68,8 @@ static int command(int argc, char **argv, int *differs, char *error) {
     return flushed(error);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     char error[ERROR_SIZE] = "";
     int differs = 0;
     if (command(argc, argv, &differs, error)) {

@@ -23,14 +23,16 @@ struct header {
     const char *problem; /* what was wrong, or NULL */
 };
 
-static void skip_space(struct header *h) {
+static void skip_space(struct header *h)
+{
     while (h->next < h->end &&
            (*h->next == ' ' || *h->next == '\n' || *h->next == '\t' || *h->next == '\r')) {
         h->next++;
     }
 }
 
-static int take(struct header *h, char wanted) {
+static int take(struct header *h, char wanted)
+{
     skip_space(h);
     if (h->next < h->end && *h->next == wanted) {
         h->next++;
@@ -39,7 +41,8 @@ static int take(struct header *h, char wanted) {
     return 0;
 }
 
-static int expect(struct header *h, char wanted, const char *problem) {
+static int expect(struct header *h, char wanted, const char *problem)
+{
     if (take(h, wanted)) {
         return 0;
     }
@@ -47,7 +50,8 @@ static int expect(struct header *h, char wanted, const char *problem) {
     return -1;
 }
 
-static int parse_string(struct header *h, char *to, size_t size, const char *problem) {
+static int parse_string(struct header *h, char *to, size_t size, const char *problem)
+{
     h->problem = problem;
     skip_space(h);
     if (h->next >= h->end || (*h->next != '\'' && *h->next != '"')) {
@@ -65,7 +69,8 @@ static int parse_string(struct header *h, char *to, size_t size, const char *pro
     return 0;
 }
 
-static int parse_bool(struct header *h) {
+static int parse_bool(struct header *h)
+{
     static const char *const names[] = {"False", "True"};
     skip_space(h);
     for (int value = 0; value < 2; value++) {
@@ -80,7 +85,8 @@ static int parse_bool(struct header *h) {
     return -1;
 }
 
-static int parse_extent(struct header *h, int64_t *extent) {
+static int parse_extent(struct header *h, int64_t *extent)
+{
     int64_t value = 0;
     const char *start = h->next;
     h->problem = "the shape has an extent that is not a number from 0 to 2^63 - 1";
@@ -103,7 +109,8 @@ static int parse_extent(struct header *h, int64_t *extent) {
     return 0;
 }
 
-static int parse_shape(struct header *h) {
+static int parse_shape(struct header *h)
+{
     if (expect(h, '(', "the shape is not a tuple")) {
         return -1;
     }
@@ -130,7 +137,8 @@ static int parse_shape(struct header *h) {
     return 0;
 }
 
-static int parse_entry(struct header *h, int *seen) {
+static int parse_entry(struct header *h, int *seen)
+{
     static const char *const keys[] = {"descr", "fortran_order", "shape"};
     char key[16];
     if (parse_string(h, key, sizeof key,
@@ -160,7 +168,8 @@ static int parse_entry(struct header *h, int *seen) {
     return which == 1 ? parse_bool(h) : parse_shape(h);
 }
 
-static int parse_header(struct header *h) {
+static int parse_header(struct header *h)
+{
     int seen = 0;
     int comma = 1;
     if (expect(h, '{', "the header is not a dict")) {
@@ -188,7 +197,8 @@ static int parse_header(struct header *h) {
     return 0;
 }
 
-static int find_type(const char *descr, enum array_type *type, const char *path, char *error) {
+static int find_type(const char *descr, enum array_type *type, const char *path, char *error)
+{
     static const struct {
         const char *descr;
         enum array_type type;
@@ -211,7 +221,8 @@ static int find_type(const char *descr, enum array_type *type, const char *path,
 }
 
 /* Copies column-major data to row-major: walks the target in order and steps through the source. */
-static void from_fortran(struct array *array, const char *source) {
+static void from_fortran(struct array *array, const char *source)
+{
     size_t size = array_type_size(array->type);
     int64_t count = array_count(array);
     int64_t index[ARRAY_MAX_RANK] = {0};
@@ -236,7 +247,8 @@ static void from_fortran(struct array *array, const char *source) {
 
 /* Where the data begins; the header's text in new memory. */
 static int read_header(const struct file *file, char **text, int64_t *length, int64_t *data,
-                       char *error) {
+                       char *error)
+{
     unsigned char start[12];
     if (file->size == 0) {
         return error_set(error, "%s: is empty, expected a .npy file", file->path);
@@ -278,7 +290,8 @@ static int read_header(const struct file *file, char **text, int64_t *length, in
 }
 
 static int read_data(const struct file *file, const struct header *h, int64_t begin,
-                     struct array *array, char *error) {
+                     struct array *array, char *error)
+{
     enum array_type type = ARRAY_F32;
     char shape[SHAPE_TEXT_SIZE];
     int64_t bytes = 0;
@@ -313,7 +326,8 @@ static int read_data(const struct file *file, const struct header *h, int64_t be
     return result;
 }
 
-int npy_read(const char *path, struct array *array, char *error) {
+int npy_read(const char *path, struct array *array, char *error)
+{
     struct file file;
     struct header h = {0};
     char *text = NULL;

@@ -24,7 +24,8 @@ struct pending {
     int renamed;
 };
 
-static size_t make_header(char *header, const struct array *array) {
+static size_t make_header(char *header, const struct array *array)
+{
     static const char *const descr[] = {
         [ARRAY_F32] = "<f4", [ARRAY_F16] = "<f2",  [ARRAY_BF16] = "<V2",
         [ARRAY_F64] = "<f8", [ARRAY_BOOL] = "|b1", [ARRAY_I8] = "|i1",
@@ -50,7 +51,8 @@ static size_t make_header(char *header, const struct array *array) {
     return end;
 }
 
-static int write_all(int fd, const char *from, size_t bytes) {
+static int write_all(int fd, const char *from, size_t bytes)
+{
     while (bytes > 0) {
         ssize_t done = write(fd, from, bytes > (1u << 30) ? 1u << 30 : bytes);
         if (done < 0 && errno == EINTR) {
@@ -67,7 +69,8 @@ static int write_all(int fd, const char *from, size_t bytes) {
 
 /* The same file has the same text here, however it was spelled: the folder is resolved, and the
  * name too when it exists. */
-static char *resolve(const char *path, char *error) {
+static char *resolve(const char *path, char *error)
+{
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     char *resolved = realpath(path, NULL);
@@ -95,7 +98,8 @@ static char *resolve(const char *path, char *error) {
 
 /* A name in final's folder that nobody uses: short, since final's own may be as long as names can
  * be. */
-static char *neighbour(const char *final, int number) {
+static char *neighbour(const char *final, int number)
+{
     size_t folder = (size_t)(strrchr(final, '/') - final) + 1;
     char *path = malloc(folder + 64);
     if (path) {
@@ -106,7 +110,8 @@ static char *neighbour(const char *final, int number) {
 }
 
 /* An open file under a new neighbour's name; counts *number on past names that are taken. */
-static int create_neighbour(struct pending *p, int *number) {
+static int create_neighbour(struct pending *p, int *number)
+{
     for (int tries = 0; tries < 1000; tries++) {
         char *path = neighbour(p->final, (*number)++);
         int fd = path ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
@@ -123,7 +128,8 @@ static int create_neighbour(struct pending *p, int *number) {
 }
 
 static int write_pending(struct pending *p, const struct npy_output *output, int *number,
-                         char *error) {
+                         char *error)
+{
     char header[512];
     struct stat status;
     if (stat(p->final, &status) == 0 && !S_ISREG(status.st_mode)) {
@@ -146,7 +152,8 @@ static int write_pending(struct pending *p, const struct npy_output *output, int
                   : 0;
 }
 
-static int rename_pending(struct pending *p, const char *path, int *number, char *error) {
+static int rename_pending(struct pending *p, const char *path, int *number, char *error)
+{
     /* A second link lets a later failure put the old file back; where links can't be made, what was
      * there before is replaced for good. */
     char *saved = neighbour(p->final, (*number)++);
@@ -162,7 +169,8 @@ static int rename_pending(struct pending *p, const char *path, int *number, char
     return 0;
 }
 
-static void finish_pending(struct pending *p, int failed) {
+static void finish_pending(struct pending *p, int failed)
+{
     if (failed && p->renamed) {
         if (p->saved) {
             rename(p->saved, p->final);
@@ -180,7 +188,8 @@ static void finish_pending(struct pending *p, int failed) {
     free(p->saved);
 }
 
-int npy_write_all(const struct npy_output *outputs, int count, char *error) {
+int npy_write_all(const struct npy_output *outputs, int count, char *error)
+{
     struct pending *pending = calloc(count > 0 ? (size_t)count : 1, sizeof *pending);
     int number = 0;
     int result = pending ? 0 : error_set(error, "out of memory");

@@ -103,7 +103,8 @@ static const struct option_row rows[] = {
 };
 #define ROWS ((int)(sizeof rows / sizeof *rows))
 
-int parse_integer(const char *text, int64_t least, int64_t most, int64_t *number) {
+int parse_integer(const char *text, int64_t least, int64_t most, int64_t *number)
+{
     const char *digits = text + (*text == '-' || *text == '+');
     if (*digits == '\0' || strspn(digits, "0123456789") != strlen(digits))
         return -1;
@@ -115,7 +116,8 @@ int parse_integer(const char *text, int64_t least, int64_t most, int64_t *number
     return 0;
 }
 
-int parse_float(const char *text, float *number) {
+int parse_float(const char *text, float *number)
+{
     char *end;
     if (*text == '\0' || strspn(text, "0123456789+-.eE") != strlen(text))
         return -1;
@@ -126,14 +128,16 @@ int parse_float(const char *text, float *number) {
     return 0;
 }
 
-static const char *verb_name(enum verb verb) {
+static const char *verb_name(enum verb verb)
+{
     return verb == VERB_RUN      ? "run"
            : verb == VERB_ATTEND ? "attend"
            : verb == VERB_CHECK  ? "check"
                                  : "info";
 }
 
-static int verb_parse(const char *text, enum verb *verb) {
+static int verb_parse(const char *text, enum verb *verb)
+{
     for (int bit = VERB_RUN; bit <= VERB_INFO; bit *= 2)
         if (strcmp(text, verb_name((enum verb)bit)) == 0) {
             *verb = (enum verb)bit;
@@ -143,7 +147,8 @@ static int verb_parse(const char *text, enum verb *verb) {
 }
 
 static int store(const struct option_row *row, const char *text, struct options *options,
-                 char *error) {
+                 char *error)
+{
     char *field = (char *)options + row->field;
     const char *expected = NULL;
     switch (row->kind) {
@@ -180,7 +185,8 @@ static int store(const struct option_row *row, const char *text, struct options 
 }
 
 static int one_of(const char *name, const char *given, const char *first, const char *second,
-                  char *error) {
+                  char *error)
+{
     if (!given || strcmp(given, first) == 0 || (second && strcmp(given, second) == 0))
         return 0;
     snprintf(error, ERROR_SIZE, "--%s: \"%.100s\" given, %s%s%s expected", name, given, first,
@@ -188,7 +194,8 @@ static int one_of(const char *name, const char *given, const char *first, const 
     return -1;
 }
 
-static int check_values(const struct options *o, char *error) {
+static int check_values(const struct options *o, char *error)
+{
     if (o->dtype && (strcmp(o->dtype, "f16") == 0 || strcmp(o->dtype, "bf16") == 0)) {
         snprintf(error, ERROR_SIZE, "--dtype %s: not in this version, which computes with f32",
                  o->dtype);
@@ -207,7 +214,8 @@ struct presence {
 };
 
 /* What run and attend need and what is only for the other; --output is no need of check. */
-static int check_presence(const struct options *o, char *error) {
+static int check_presence(const struct options *o, char *error)
+{
     int layer = options_is_layer(o);
     const char *verb = layer ? "run" : "attend";
     int output = o->verb != VERB_CHECK;
@@ -240,20 +248,23 @@ static int check_presence(const struct options *o, char *error) {
 
 /* getopt_long completes shortened names; here they are errors, lest a new option change what an old
  * script means. */
-static int spelled_out(const char *argument, const char *name) {
+static int spelled_out(const char *argument, const char *name)
+{
     size_t length = strlen(name);
     return strncmp(argument, "--", 2) == 0 && strncmp(argument + 2, name, length) == 0 &&
            (argument[2 + length] == '\0' || argument[2 + length] == '=');
 }
 
-static int unknown(const char *argument, enum verb verb, char *error) {
+static int unknown(const char *argument, enum verb verb, char *error)
+{
     int length = (int)strcspn(argument, "=");
     snprintf(error, ERROR_SIZE, "%.*s: unknown option of %s, see headway %s --help",
              length > 100 ? 100 : length, argument, verb_name(verb), verb_name(verb));
     return -1;
 }
 
-static int parse_all(int argc, char **argv, struct options *options, char *error) {
+static int parse_all(int argc, char **argv, struct options *options, char *error)
+{
     struct option table[ROWS + 1];
     memset(table, 0, sizeof table);
     for (int i = 0; i < ROWS; i++) {
@@ -294,7 +305,8 @@ static int parse_all(int argc, char **argv, struct options *options, char *error
     return 0;
 }
 
-int options_parse(int argc, char **argv, struct options *options, char *error) {
+int options_parse(int argc, char **argv, struct options *options, char *error)
+{
     memset(options, 0, sizeof *options);
     if (argc < 2) {
         snprintf(error, ERROR_SIZE,
@@ -313,7 +325,8 @@ int options_parse(int argc, char **argv, struct options *options, char *error) {
     return check_values(options, error) || check_presence(options, error) ? -1 : 0;
 }
 
-int options_is_layer(const struct options *options) {
+int options_is_layer(const struct options *options)
+{
     return options->verb == VERB_RUN || (options->verb == VERB_CHECK && options->weights);
 }
 
@@ -332,7 +345,8 @@ static const char usage_info[] =
     "headway info [--weights FILE|DIR]\n"
     "This CPU, every instruction set's row, oneDNN; or the layers in a file.\n";
 
-void help_command(void) {
+void help_command(void)
+{
     printf(
         "Headway: multi-head attention for CPUs.\n\n%s\n%s\n%s\n%s\n"
         "headway --version, headway --help, headway VERB --help\n\n"
@@ -341,7 +355,8 @@ void help_command(void) {
         usage_run, usage_attend, usage_check, usage_info);
 }
 
-void help_verb(enum verb verb) {
+void help_verb(enum verb verb)
+{
     printf("%s\nOptions (of one given twice the last counts):\n",
            verb == VERB_RUN      ? usage_run
            : verb == VERB_ATTEND ? usage_attend

@@ -8,11 +8,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static headway_tensor view(const struct array *array) {
+static headway_tensor view(const struct array *array)
+{
     return headway_tensor_dense(array->data, HEADWAY_F32, array->rank, array->shape);
 }
 
-static void batch_major(headway_tensor *tensor) {
+static void batch_major(headway_tensor *tensor)
+{
     int64_t extent = tensor->shape[1], stride = tensor->stride[1];
     tensor->shape[1] = tensor->shape[2];
     tensor->stride[1] = tensor->stride[2];
@@ -22,7 +24,8 @@ static void batch_major(headway_tensor *tensor) {
 
 /* (B, L, heads * size) or (L, heads * size) as (B, L, heads, size). */
 static int split_heads(const struct array *array, const char *flag, int64_t heads,
-                       headway_tensor *tensor, char *error) {
+                       headway_tensor *tensor, char *error)
+{
     int first = array->rank == 2;
     int64_t length = array->shape[1 - first], width = array->shape[2 - first];
     int64_t shape[4] = {first ? 1 : array->shape[0], length, heads, width / heads};
@@ -35,7 +38,8 @@ static int split_heads(const struct array *array, const char *flag, int64_t head
     return 0;
 }
 
-static int agree(const char *flag, int64_t given, int64_t found, char *error) {
+static int agree(const char *flag, int64_t given, int64_t found, char *error)
+{
     if (!given || given == found)
         return 0;
     snprintf(error, ERROR_SIZE, "--%s: %lld given, the files' shapes say %lld", flag,
@@ -44,7 +48,8 @@ static int agree(const char *flag, int64_t given, int64_t found, char *error) {
 }
 
 /* Heads of query and of key from flags and widths (ranks 2 and 3). */
-static int count_heads(const struct problem *p, int64_t *heads, int64_t *kv_heads, char *error) {
+static int count_heads(const struct problem *p, int64_t *heads, int64_t *kv_heads, char *error)
+{
     const struct options *o = p->options;
     int last = p->inputs[0].rank - 1;
     int64_t width = p->inputs[0].shape[last], key_width = p->inputs[1].shape[last];
@@ -52,9 +57,10 @@ static int count_heads(const struct problem *p, int64_t *heads, int64_t *kv_head
     if (!*heads && o->head_size)
         *heads = width / o->head_size;
     if (*heads < 1) {
-        snprintf(error, ERROR_SIZE,
-                 "--query: rank %d of width %lld given, --heads or a --head-size that fits expected",
-                 p->inputs[0].rank, (long long)width);
+        snprintf(
+            error, ERROR_SIZE,
+            "--query: rank %d of width %lld given, --heads or a --head-size that fits expected",
+            p->inputs[0].rank, (long long)width);
         return -1;
     }
     if (width % *heads || width == 0) {
@@ -78,7 +84,8 @@ static int count_heads(const struct problem *p, int64_t *heads, int64_t *kv_head
     return 0;
 }
 
-static int shape_core(struct problem *p, char *error) {
+static int shape_core(struct problem *p, char *error)
+{
     static const char *const flags[] = {"query", "key", "value"};
     const struct options *o = p->options;
     headway_tensor *tensors[] = {&p->query, &p->key, &p->value};
@@ -119,7 +126,8 @@ static int shape_core(struct problem *p, char *error) {
 
 /* One input of the layer as (B, L, width). */
 static int shape_input(struct array *array, const char *flag, int rank, int64_t width,
-                       headway_tensor *tensor, char *error) {
+                       headway_tensor *tensor, char *error)
+{
     if (array->rank != rank || rank < 2 || rank > 3) {
         snprintf(error, ERROR_SIZE, "--%s: rank %d given, %s expected", flag, array->rank,
                  array->rank != rank ? "the input's" : "3 (B, L, width) or 2 (L, width)");
@@ -135,7 +143,8 @@ static int shape_input(struct array *array, const char *flag, int rank, int64_t 
     return 0;
 }
 
-static int shape_layer(struct problem *p, char *error) {
+static int shape_layer(struct problem *p, char *error)
+{
     const struct layer *layer = &p->layer;
     const struct options *o = p->options;
     int rank = p->inputs[0].rank;
@@ -158,7 +167,8 @@ static int shape_layer(struct problem *p, char *error) {
     return 0;
 }
 
-static int load_layer(struct problem *p, char *error) {
+static int load_layer(struct problem *p, char *error)
+{
     const struct options *o = p->options;
     const struct layer_request request = {
         .path = o->weights,
@@ -179,7 +189,8 @@ static int load_layer(struct problem *p, char *error) {
     return 0;
 }
 
-static int load_inputs(struct problem *p, char *error) {
+static int load_inputs(struct problem *p, char *error)
+{
     const struct options *o = p->options;
     const char *paths[] = {p->is_layer ? o->input : o->query, o->key, o->value};
     const char *flags[] = {p->is_layer ? "input" : "query", "key", "value"};
@@ -200,7 +211,8 @@ static int load_inputs(struct problem *p, char *error) {
     return p->is_layer ? shape_layer(p, error) : shape_core(p, error);
 }
 
-static int load_params(struct problem *p, char *error) {
+static int load_params(struct problem *p, char *error)
+{
     const struct options *o = p->options;
     p->params = (headway_attention_params)HEADWAY_ATTENTION_PARAMS_INIT;
     if (o->has_scale || (p->is_layer && p->layer.has_scale)) {
@@ -227,7 +239,8 @@ static int load_params(struct problem *p, char *error) {
     return 0;
 }
 
-static int make_results(struct problem *p, char *error) {
+static int make_results(struct problem *p, char *error)
+{
     struct array *result = &p->result;
     const struct array *query = &p->inputs[0];
     int64_t shape[ARRAY_MAX_RANK];
@@ -249,7 +262,8 @@ static int make_results(struct problem *p, char *error) {
 }
 
 /* The same file, also by another name of its folder. */
-static int same_file(const char *a, const char *b) {
+static int same_file(const char *a, const char *b)
+{
     char folder[2][4096];
     const char *paths[2] = {a, b}, *names[2];
     struct stat status[2];
@@ -265,7 +279,8 @@ static int same_file(const char *a, const char *b) {
            status[0].st_ino == status[1].st_ino;
 }
 
-int problem_load(const struct options *options, struct problem *p, char *error) {
+int problem_load(const struct options *options, struct problem *p, char *error)
+{
     memset(p, 0, sizeof *p);
     p->options = options;
     p->is_layer = options_is_layer(options);
@@ -280,7 +295,8 @@ int problem_load(const struct options *options, struct problem *p, char *error) 
                : 0;
 }
 
-void problem_free(struct problem *p) {
+void problem_free(struct problem *p)
+{
     for (int i = 0; i < 3; i++)
         array_free(&p->inputs[i]);
     array_free(&p->mask_array);
@@ -293,7 +309,8 @@ void problem_free(struct problem *p) {
         layer_free(&p->layer);
 }
 
-headway_tensor problem_out(const struct problem *p, void *data) {
+headway_tensor problem_out(const struct problem *p, void *data)
+{
     int64_t layer[3] = {p->batch, p->query_length, p->layer.out_width};
     int64_t core[4] = {p->batch, p->query_length, p->heads, p->value_head_size};
     int bhld = !p->is_layer && p->inputs[0].rank == 4 && p->options->layout &&
@@ -310,7 +327,8 @@ headway_tensor problem_out(const struct problem *p, void *data) {
     return out;
 }
 
-void problem_clear(struct problem *p) {
+void problem_clear(struct problem *p)
+{
     memset(p->result.data, 0, (size_t)array_count(&p->result) * sizeof(float));
     if (p->lse.data)
         for (int64_t i = 0, n = array_count(&p->lse); i < n; i++)
@@ -318,7 +336,8 @@ void problem_clear(struct problem *p) {
 }
 
 /* Keys that row i of batch b may see but for the mask: 0 .. end - 1. */
-static int64_t visible_end(const struct problem *p, int64_t b, int64_t i) {
+static int64_t visible_end(const struct problem *p, int64_t b, int64_t i)
+{
     const headway_attention_params *params = &p->params;
     int64_t queries = params->query_lengths ? params->query_lengths[b] : p->query_length;
     int64_t keys = params->key_lengths ? params->key_lengths[b] : p->key_length;
@@ -336,7 +355,8 @@ static int64_t visible_end(const struct problem *p, int64_t b, int64_t i) {
     return end < 0 ? 0 : end < keys ? end : keys;
 }
 
-static int64_t unmasked(const struct problem *p, int64_t b, int64_t h, int64_t i, int64_t end) {
+static int64_t unmasked(const struct problem *p, int64_t b, int64_t h, int64_t i, int64_t end)
+{
     const headway_tensor *mask = p->params.mask;
     const int64_t index[4] = {b, h, i, 0};
     int64_t at = 0, count = 0;
@@ -350,14 +370,16 @@ static int64_t unmasked(const struct problem *p, int64_t b, int64_t h, int64_t i
     return count;
 }
 
-static double rows_of(const struct problem *p, const int64_t *lengths, int64_t length) {
+static double rows_of(const struct problem *p, const int64_t *lengths, int64_t length)
+{
     double rows = 0;
     for (int64_t b = 0; b < p->batch; b++)
         rows += (double)(lengths ? lengths[b] : length);
     return rows;
 }
 
-double problem_flops(const struct problem *p) {
+double problem_flops(const struct problem *p)
+{
     double pairs = 0, projections = 0;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t i = 0; i < p->query_length; i++) {
@@ -381,7 +403,8 @@ double problem_flops(const struct problem *p) {
     return 2.0 * projections + 2.0 * pairs * (double)(p->head_size + p->value_head_size);
 }
 
-int problem_write(const struct problem *p, char *error) {
+int problem_write(const struct problem *p, char *error)
+{
     struct npy_output outputs[2];
     struct array converted;
     int count = 0, failed;

@@ -25,7 +25,8 @@ static const struct {
 };
 
 static int parse_type(struct tensor_info *info, const cJSON *item, int *bits, const char *path,
-                      char *error) {
+                      char *error)
+{
     if (!cJSON_IsString(item)) {
         return error_set(error, "%s: tensor %s has no dtype", path, info->name);
     }
@@ -43,7 +44,8 @@ static int parse_type(struct tensor_info *info, const cJSON *item, int *bits, co
 }
 
 static int parse_shape(struct tensor_info *info, const cJSON *item, int bits, int64_t *bytes,
-                       const char *path, char *error) {
+                       const char *path, char *error)
+{
     int64_t total = bits;
     int empty = 0;
     if (!cJSON_IsArray(item)) {
@@ -78,8 +80,8 @@ static int parse_shape(struct tensor_info *info, const cJSON *item, int bits, in
     return 0;
 }
 
-static int parse_offsets(struct tensor_info *info, const cJSON *item, const char *path,
-                         char *error) {
+static int parse_offsets(struct tensor_info *info, const cJSON *item, const char *path, char *error)
+{
     const cJSON *first = cJSON_IsArray(item) ? item->child : NULL;
     if (!first || !first->next || first->next->next || json_integer(first, &info->begin) ||
         json_integer(first->next, &info->end) || info->begin < 0) {
@@ -93,8 +95,8 @@ static int parse_offsets(struct tensor_info *info, const cJSON *item, const char
     return 0;
 }
 
-static int parse_tensor(struct tensor_info *info, const cJSON *item, const char *path,
-                        char *error) {
+static int parse_tensor(struct tensor_info *info, const cJSON *item, const char *path, char *error)
+{
     int bits = 0;
     int64_t bytes = 0;
     if (!cJSON_IsObject(item)) {
@@ -113,7 +115,8 @@ static int parse_tensor(struct tensor_info *info, const cJSON *item, const char 
     return 0;
 }
 
-static int check_metadata(const cJSON *item, const char *path, char *error) {
+static int check_metadata(const cJSON *item, const char *path, char *error)
+{
     if (!cJSON_IsObject(item)) {
         return error_set(error, "%s: __metadata__ is not an object", path);
     }
@@ -125,7 +128,8 @@ static int check_metadata(const cJSON *item, const char *path, char *error) {
     return 0;
 }
 
-static int by_offset(const void *a, const void *b) {
+static int by_offset(const void *a, const void *b)
+{
     const struct tensor_info *x = a;
     const struct tensor_info *y = b;
     if (x->begin != y->begin) {
@@ -134,12 +138,14 @@ static int by_offset(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_name(const void *a, const void *b)
+{
     return strcmp(((const struct tensor_info *)a)->name, ((const struct tensor_info *)b)->name);
 }
 
 /* Tensors tile the data: no overlap, no hole, nothing behind. Leaves them sorted by name. */
-static int check_cover(struct shard *shard, int64_t bytes, char *error) {
+static int check_cover(struct shard *shard, int64_t bytes, char *error)
+{
     const char *path = shard->file.path;
     int64_t at = 0;
     if (shard->count > 0) {
@@ -170,7 +176,8 @@ static int check_cover(struct shard *shard, int64_t bytes, char *error) {
     return 0;
 }
 
-static int fill_shard(struct shard *shard, int64_t data_bytes, char *error) {
+static int fill_shard(struct shard *shard, int64_t data_bytes, char *error)
+{
     const char *path = shard->file.path;
     int64_t members = cJSON_GetArraySize(shard->header);
     shard->infos = calloc((size_t)members + 1, sizeof *shard->infos);
@@ -194,7 +201,8 @@ static int fill_shard(struct shard *shard, int64_t data_bytes, char *error) {
 }
 
 /* Length of the header, which is in the file whole and looks like one at its first byte. */
-static int check_length(const struct file *file, int64_t *length, char *error) {
+static int check_length(const struct file *file, int64_t *length, char *error)
+{
     unsigned char start[9];
     uint64_t value = 0;
     if (file->size == 0) {
@@ -226,7 +234,8 @@ static int check_length(const struct file *file, int64_t *length, char *error) {
     return 0;
 }
 
-int shard_open(struct shard *shard, const char *path, char *error) {
+int shard_open(struct shard *shard, const char *path, char *error)
+{
     int64_t length = 0;
     char *text = NULL;
     if (file_open(&shard->file, path, error)) {
@@ -254,7 +263,8 @@ int shard_open(struct shard *shard, const char *path, char *error) {
     return result;
 }
 
-void shard_close(struct shard *shard) {
+void shard_close(struct shard *shard)
+{
     cJSON_Delete(shard->header);
     free(shard->infos);
     file_close(&shard->file);
@@ -263,14 +273,16 @@ void shard_close(struct shard *shard) {
     shard->count = 0;
 }
 
-const struct tensor_info *shard_find(const struct shard *shard, const char *name) {
+const struct tensor_info *shard_find(const struct shard *shard, const char *name)
+{
     struct tensor_info wanted = {.name = name};
     return shard->count == 0 ? NULL
                              : bsearch(&wanted, shard->infos, (size_t)shard->count,
                                        sizeof *shard->infos, by_name);
 }
 
-float *shard_read(const struct shard *shard, const struct tensor_info *info, char *error) {
+float *shard_read(const struct shard *shard, const struct tensor_info *info, char *error)
+{
     const char *path = shard->file.path;
     int64_t stored = info->end - info->begin;
     if (!info->is_float) {

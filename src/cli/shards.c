@@ -24,7 +24,8 @@ struct tensors {
     int shard_count;
 };
 
-static char *join(const char *folder, const char *name) {
+static char *join(const char *folder, const char *name)
+{
     char *path = malloc(strlen(folder) + strlen(name) + 2);
     if (path) {
         strcpy(path, folder);
@@ -34,21 +35,25 @@ static char *join(const char *folder, const char *name) {
     return path;
 }
 
-static int ends_with(const char *text, const char *end) {
+static int ends_with(const char *text, const char *end)
+{
     size_t length = strlen(text);
     size_t tail = strlen(end);
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-static int by_entry(const void *a, const void *b) {
+static int by_entry(const void *a, const void *b)
+{
     return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
 }
 
-static int by_text(const void *a, const void *b) {
+static int by_text(const void *a, const void *b)
+{
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int open_single(struct tensors *t, const char *path, char *error) {
+static int open_single(struct tensors *t, const char *path, char *error)
+{
     t->shards = calloc(1, sizeof *t->shards);
     if (!t->shards) {
         return error_set(error, "%s: out of memory", path);
@@ -69,12 +74,14 @@ static int open_single(struct tensors *t, const char *path, char *error) {
 }
 
 /* A shard is a file in the index's own folder. */
-static int safe_name(const char *name) {
+static int safe_name(const char *name)
+{
     return name[0] != 0 && name[0] != '.' && !strchr(name, '/') && !strchr(name, '\\') &&
            strlen(name) < 256 && ends_with(name, ".safetensors");
 }
 
-static int read_map(struct tensors *t, const cJSON *map, const char *path, char *error) {
+static int read_map(struct tensors *t, const cJSON *map, const char *path, char *error)
+{
     size_t members = (size_t)cJSON_GetArraySize(map);
     t->entries = calloc(members + 1, sizeof *t->entries);
     t->shard_names = calloc(members + 1, sizeof *t->shard_names);
@@ -110,7 +117,8 @@ static int read_map(struct tensors *t, const cJSON *map, const char *path, char 
     return 0;
 }
 
-static int open_index(struct tensors *t, const char *path, char *error) {
+static int open_index(struct tensors *t, const char *path, char *error)
+{
     char *text = NULL;
     int64_t bytes = 0;
     if (file_load(path, SAFETENSORS_HEADER_LIMIT, &text, &bytes, error)) {
@@ -129,7 +137,8 @@ static int open_index(struct tensors *t, const char *path, char *error) {
 }
 
 /* The folder's only *.safetensors in new memory, or NULL with error. */
-static char *only_file(const char *folder, char *error) {
+static char *only_file(const char *folder, char *error)
+{
     DIR *directory = opendir(folder);
     char *found = NULL;
     int count = 0;
@@ -154,7 +163,8 @@ static char *only_file(const char *folder, char *error) {
     return NULL;
 }
 
-static int exists(const char *folder, const char *name) {
+static int exists(const char *folder, const char *name)
+{
     struct stat status;
     char *path = join(folder, name);
     int found = path && stat(path, &status) == 0;
@@ -162,7 +172,8 @@ static int exists(const char *folder, const char *name) {
     return found;
 }
 
-static int open_folder(struct tensors *t, char *error) {
+static int open_folder(struct tensors *t, char *error)
+{
     int single = exists(t->folder, "model.safetensors");
     int index = !single && exists(t->folder, INDEX_NAME);
     char *path = single  ? join(t->folder, "model.safetensors")
@@ -176,7 +187,8 @@ static int open_folder(struct tensors *t, char *error) {
     return result;
 }
 
-static char *folder_of(const char *path, int is_folder) {
+static char *folder_of(const char *path, int is_folder)
+{
     if (is_folder) {
         size_t length = strlen(path);
         while (length > 1 && path[length - 1] == '/') {
@@ -190,7 +202,8 @@ static char *folder_of(const char *path, int is_folder) {
                            : strndup(path, (size_t)(slash - path));
 }
 
-int tensors_open(struct tensors **tensors, const char *path, char *error) {
+int tensors_open(struct tensors **tensors, const char *path, char *error)
+{
     struct stat status;
     struct tensors *t = calloc(1, sizeof *t);
     int is_folder = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
@@ -209,7 +222,8 @@ int tensors_open(struct tensors **tensors, const char *path, char *error) {
     return 0;
 }
 
-void tensors_close(struct tensors *t) {
+void tensors_close(struct tensors *t)
+{
     if (!t) {
         return;
     }
@@ -224,30 +238,36 @@ void tensors_close(struct tensors *t) {
     free(t);
 }
 
-int64_t tensors_count(const struct tensors *t) {
+int64_t tensors_count(const struct tensors *t)
+{
     return t->count;
 }
 
-const char *tensors_name(const struct tensors *t, int64_t index) {
+const char *tensors_name(const struct tensors *t, int64_t index)
+{
     return t->entries[index].name;
 }
 
-const char *tensors_folder(const struct tensors *t) {
+const char *tensors_folder(const struct tensors *t)
+{
     return t->folder;
 }
 
-static const struct entry *find_entry(const struct tensors *t, const char *name) {
+static const struct entry *find_entry(const struct tensors *t, const char *name)
+{
     struct entry wanted = {.name = name};
     return t->count == 0
                ? NULL
                : bsearch(&wanted, t->entries, (size_t)t->count, sizeof *t->entries, by_entry);
 }
 
-int tensors_has(const struct tensors *t, const char *name) {
+int tensors_has(const struct tensors *t, const char *name)
+{
     return find_entry(t, name) != NULL;
 }
 
-const struct tensor_info *tensors_find(struct tensors *t, const char *name, char *error) {
+const struct tensor_info *tensors_find(struct tensors *t, const char *name, char *error)
+{
     const struct entry *entry = find_entry(t, name);
     if (!entry) {
         error_set(error, "the tensor %s is missing", name);
@@ -273,6 +293,7 @@ const struct tensor_info *tensors_find(struct tensors *t, const char *name, char
     return info;
 }
 
-float *tensors_read(struct tensors *t, const struct tensor_info *info, char *error) {
+float *tensors_read(struct tensors *t, const struct tensor_info *info, char *error)
+{
     return shard_read(&t->shards[info->shard], info, error);
 }

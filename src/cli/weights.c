@@ -12,14 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t first_set(int64_t a, int64_t b) {
+static int64_t first_set(int64_t a, int64_t b)
+{
     return a ? a : b;
 }
 
 /* Counts asked for: the command line's, then config.json's. Where the command line splits the rows
  * into other heads than config.json does, what that says of sizes belongs to another split. */
 static void merge_counts(const struct layer_request *request, const struct model_facts *facts,
-                         struct layer_sizes *sizes) {
+                         struct layer_sizes *sizes)
+{
     int other = request->heads && facts->heads && request->heads != facts->heads;
     sizes->heads = first_set(request->heads, facts->heads);
     sizes->kv_heads = first_set(request->kv_heads, other ? 0 : facts->kv_heads);
@@ -28,7 +30,8 @@ static void merge_counts(const struct layer_request *request, const struct model
         first_set(request->value_head_size, other ? 0 : facts->value_head_size);
 }
 
-static int is_qkv_proj(const struct module *module) {
+static int is_qkv_proj(const struct module *module)
+{
     return module->family->fused && strcmp(module->family->fused, "qkv_proj") == 0;
 }
 
@@ -36,7 +39,8 @@ static int is_qkv_proj(const struct module *module) {
  * then the shape (per head needs as many key heads as query heads). */
 static int decide_rows(const struct layer_request *request, const struct model_facts *facts,
                        const struct module *module, const struct layer_parts *parts,
-                       enum qkv_rows *rows, char *error) {
+                       enum qkv_rows *rows, char *error)
+{
     if (request->qkv_rows) {
         if (strcmp(request->qkv_rows, "per-head") == 0) {
             *rows = QKV_ROWS_PER_HEAD;
@@ -53,7 +57,7 @@ static int decide_rows(const struct layer_request *request, const struct model_f
     *rows = facts->rows ? facts->rows : module->family->rows;
     if (*rows == QKV_ROWS_UNKNOWN && is_qkv_proj(module)) {
         /* Without a module's name before it, it is the UvA tutorial's. */
-        *rows = differ              ? QKV_ROWS_PER_KIND
+        *rows = differ             ? QKV_ROWS_PER_KIND
                 : !module->path[0] ? QKV_ROWS_PER_HEAD
                                    : QKV_ROWS_UNKNOWN;
     }
@@ -67,7 +71,8 @@ static int decide_rows(const struct layer_request *request, const struct model_f
 }
 
 static int decide_scale(const struct layer_request *request, const struct model_facts *facts,
-                        const struct module *module, struct layer *layer, char *error) {
+                        const struct module *module, struct layer *layer, char *error)
+{
     if (request->has_scale) {
         return 0;
     }
@@ -92,7 +97,8 @@ static int decide_scale(const struct layer_request *request, const struct model_
 }
 
 static int refuse_config(const struct tensors *tensors, const struct model_facts *facts,
-                         char *error) {
+                         char *error)
+{
     if (facts->refused[0]) {
         return error_set(error, "%s/config.json asks for %s: not in this version",
                          tensors_folder(tensors), facts->refused);
@@ -102,7 +108,8 @@ static int refuse_config(const struct tensors *tensors, const struct model_facts
 
 static int load_module(struct tensors *tensors, const struct modules *modules,
                        const struct module *module, const struct layer_request *request,
-                       struct layer *layer, char *error) {
+                       struct layer *layer, char *error)
+{
     struct model_facts facts;
     struct layer_parts parts = {0};
     struct layer_sizes sizes = {0};
@@ -137,7 +144,8 @@ static int load_module(struct tensors *tensors, const struct modules *modules,
                : 0;
 }
 
-int layer_load(const struct layer_request *request, struct layer *layer, char *error) {
+int layer_load(const struct layer_request *request, struct layer *layer, char *error)
+{
     struct tensors *tensors = NULL;
     struct modules modules = {0};
     memset(layer, 0, sizeof *layer);
@@ -158,7 +166,8 @@ int layer_load(const struct layer_request *request, struct layer *layer, char *e
     return result;
 }
 
-static void print_module(struct tensors *tensors, const struct module *module, int number) {
+static void print_module(struct tensors *tensors, const struct module *module, int number)
+{
     char error[ERROR_SIZE];
     struct layer_parts parts = {0};
     const char *path = module->path[0] ? module->path : "(the root)";
@@ -172,7 +181,8 @@ static void print_module(struct tensors *tensors, const struct module *module, i
            (long long)query->columns, (long long)parts.out.rows);
 }
 
-int layer_list(const char *path, char *error) {
+int layer_list(const char *path, char *error)
+{
     struct tensors *tensors = NULL;
     struct modules modules = {0};
     if (tensors_open(&tensors, path, error)) {

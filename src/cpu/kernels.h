@@ -134,7 +134,7 @@ typedef void headway_pack_fn(float *panel, int width, const float *const *lines,
  * Returns non-zero if `refined` was a NaN on a line whose divisor is neither 0 nor a NaN: the sign
  * that poison behind a mask may have come through. */
 typedef int headway_unpack_fn(float *const *lines, int n, const float *panel, int width, int64_t k,
-                               const float *divisor);
+                              const float *divisor);
 
 /* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide
  * their latency; returns the floating-point operations done (two per lane and multiply-add). The
