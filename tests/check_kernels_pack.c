@@ -115,11 +115,12 @@ static void unpack_case(struct subject *s, int width, int n, int k, int at_end)
             const float by = divisor_data[j], x = panel_data[p * width + j] + 0.0f;
             const float exact = by == 0 ? 0 : x / by, got = line_expected[j][p];
             const double wide = (double)x / by;
-            const double unit = fmax(0.51 * scalbn(1, ilogbf(exact) - 23), 0x1p-149);
-            if (isfinite(exact) && exact != 0)
+            if (isfinite(exact) && exact != 0) {
+                const double unit = fmax(0.51 * scalbn(1, ilogbf(exact) - 23), 0x1p-149);
                 CHECK(fabs(got - wide) <= unit, "%s: %a / %a is %a", s->label, x, by, got);
-            else
+            } else {
                 check_bits(&got, &exact, 1, s->label);
+            }
             const float q = x * (1 / by);
             exact_poison |= by != 0 && !isnan(by) && isnan(fmaf(fmaf(-q, by, x), 1 / by, q));
         }

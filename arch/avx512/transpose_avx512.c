@@ -48,7 +48,8 @@ INLINE void transpose16(__m512 *t)
 
 INLINE __mmask16 first_lanes(int64_t n)
 {
-    return n >= LANES ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1);
+    const unsigned mask = n >= LANES ? 0xFFFFu : (1u << n) - 1;
+    return (__mmask16)mask;
 }
 
 headway_pack_fn headway_pack_avx512;
