@@ -67,6 +67,17 @@ static void e01(const struct subject *s)
                 answer_free(&a);
                 problem_free(p);
             }
+    /* The sum of so many large values overflows, their mean doesn't. */
+    for (int k = 0; k < COUNT(keys); k++) {
+        const struct shape shape = {2, 19, keys[k], 2, 1, 8, 21};
+        struct problem *p = problem_make(&shape, 0);
+        fill_all(p, 0.0f, 0.0f, -3e38f);
+        struct answer a = answer_of(s, p);
+        for (int64_t i = 0; i < 19; i++)
+            expect_row(p, &a, i, (double)-3e38f, keys[k] == 1);
+        answer_free(&a);
+        problem_free(p);
+    }
 }
 
 /* Weights of a key whose score lies ever further below the other's. */

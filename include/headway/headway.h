@@ -186,10 +186,11 @@ typedef struct headway_attention_params {
  * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24,
  * n = Lk + Lk/64 + 16 (weights below 2^-125.5 are 0, hence the term in Lk):
  *   |out - exact| <= (expm1(2 * e) + n * u) * sum_j p(j) |value(j)| + Lk * 2^-125 * max_j |value(j)|
- *                    + n * 2^-150,  where Lk * max_j |value(j)| stays below FLT_MAX
+ *                    + n * 2^-150
  *   e = max over valid j of ((D + 4) * u * |scale| * sum_d |q(d) k(j,d)| + 4 * u * |score(j)|)
  *   |lse - exact| <= e + n * u + 2 * u * |lse|
- * with scale 0 or not subnormal, and neither scale * query nor the sum of a score above FLT_MAX.
+ * with scale 0 or not subnormal, and neither scale * query nor the sum of a score above FLT_MAX. Sums
+ * of values above FLT_MAX raise the overflow flag on the way; the result is as stated.
  *
  * workspace: headway_attention_workspace() says how many bytes a call needs; data pointers are not
  * looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing

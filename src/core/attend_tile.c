@@ -7,13 +7,17 @@
 #include "core/attend.h"
 #include "core/lse.h"
 
+/* Keeps sums of 2^32 values of any size from overflowing. */
+#define SHRINK 0x1p-32f
+
 /* Scratch of one tile, in the worker's slice. */
 struct tile {
     const struct headway_problem *p;
     const struct headway_row *row;
     struct headway_lanes lanes;
     int vectors;
-    int careful; /* values behind a mask may be poison: look at each block of values first */
+    int careful;  /* values behind a mask may be poison: look at each block of values first */
+    float shrink; /* of the values, when careful: 1, or SHRINK */
     float *panel, *scores, *bias, *lines, *clean;
     int32_t *first, *last;
     float *lines_ahead[4 * HEADWAY_MAX_WIDTH]; /* outputs of the live lanes first */
@@ -98,7 +102,7 @@ static void weigh_carefully(struct tile *t, int64_t start, int count, const stru
     for (int j = 0; j < count; j++) {
         const float *value = value_at(t->p, &t->lanes, start + j);
         for (int64_t d = 0; d < size; d++)
-            t->clean[j * size + d] = isfinite(value[d]) ? value[d] : 0.0f;
+            t->clean[j * size + d] = isfinite(value[d]) ? value[d] * t->shrink : 0.0f;
     }
     weigh(t, t->clean, size, count, s, fresh, rescale);
     for (int j = 0; j < count; j++) {
@@ -209,6 +213,24 @@ static void write_lse(const struct headway_problem *p, const struct headway_lane
         *lse[lane] = seen ? headway_lse(s->top[lane], s->total[lane]) : -INFINITY;
 }
 
+/* Sums of large values overflow where the weighted mean is a float: those elements are computed
+ * again from values made smaller. */
+static void attend_shrunk(struct tile *t, const struct segment *whole, const struct segment *later)
+{
+    const int64_t size = t->p->value_size;
+    float *lines[HEADWAY_MAX_WIDTH];
+
+    t->shrink = SHRINK;
+    attend_keys(t, whole, later);
+    for (int lane = 0; lane < t->lanes.n; lane++)
+        lines[lane] = t->clean + lane * size;
+    t->row->unpack(lines, t->lanes.n, whole->sum, t->lanes.width, size, whole->total);
+    for (int lane = 0; lane < t->lanes.n; lane++)
+        for (int64_t d = 0; d < size; d++)
+            if (!isfinite(t->lines_ahead[lane][d]))
+                t->lines_ahead[lane][d] = lines[lane][d] / SHRINK;
+}
+
 static void write_out(struct tile *t, const struct segment *whole, const struct segment *later)
 {
     const struct headway_problem *p = t->p;
@@ -226,7 +248,8 @@ static void write_out(struct tile *t, const struct segment *whole, const struct 
                               whole->total)) {
         t->careful = 1;
         attend_keys(t, whole, later);
-        t->row->unpack(t->lines_ahead, l->n, whole->sum, l->width, p->value_size, whole->total);
+        if (t->row->unpack(t->lines_ahead, l->n, whole->sum, l->width, p->value_size, whole->total))
+            attend_shrunk(t, whole, later);
     }
     if (p->lse.data)
         write_lse(p, l, whole, seen);
@@ -302,6 +325,7 @@ void headway_attend_task(void *context, int64_t task, int worker)
     t.p = p;
     t.row = run->row;
     t.careful = 0;
+    t.shrink = 1.0f;
     t.vectors = t.lanes.width / run->row->lanes;
     t.panel = scratch + plan->panel;
     t.scores = scratch + plan->scores;
