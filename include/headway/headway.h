@@ -189,8 +189,9 @@ typedef struct headway_attention_params {
  *                    + n * 2^-150
  *   e = max over valid j of ((D + 4) * u * |scale| * sum_d |q(d) k(j,d)| + 4 * u * |score(j)|)
  *   |lse - exact| <= e + n * u + 2 * u * |lse|
- * with scale 0 or not subnormal, and neither scale * query nor the sum of a score above FLT_MAX. Sums
- * of values above FLT_MAX raise the overflow flag on the way; the result is as stated.
+ * with scale 0 or not subnormal, and neither scale * query nor the sum of a score above FLT_MAX.
+ * Where Lk * max_j |value(j)| is above FLT_MAX the result is as stated, but floating-point exception
+ * flags may be raised on the way; finite inputs raise none of them otherwise.
  *
  * workspace: headway_attention_workspace() says how many bytes a call needs; data pointers are not
  * looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing
