@@ -40,16 +40,6 @@ static headway_status check_inputs(const headway_mha *layer, const headway_tenso
                                 "key's length");
 }
 
-/* Room for (lines x width) floats behind *end, on a cache line of its own; 0 when it does not fit.
- */
-static int reserve(int64_t *offset, int64_t *end, int64_t lines, int64_t width)
-{
-    int64_t floats;
-    *offset = *end;
-    return headway_mul(lines, width, &floats) && headway_add(floats, 15, &floats) &&
-           headway_add(*end, floats / 16 * 16, end);
-}
-
 /* Projected tensors lie head by head, (heads, B, L, size): the rows that a tile reads are next to
  * each other, and all tokens of a head have one pitch. */
 static headway_status prepare(const headway_mha *layer, const headway_attention_params *params,
@@ -70,10 +60,10 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     p->value_size = layer->value_size;
     HEADWAY_TRY(headway_check_params(layer->engine, params, p));
     if (!headway_mul(p->batch, p->query_rows, &queries) || !headway_mul(p->batch, p->keys, &keys) ||
-        !reserve(&f->query, &end, queries, p->heads * p->size) ||
-        !reserve(&f->key, &end, keys, p->kv_heads * p->size) ||
-        !reserve(&f->value, &end, keys, p->kv_heads * p->value_size) ||
-        !reserve(&f->heads, &end, queries, p->heads * p->value_size) ||
+        !headway_reserve(&f->query, &end, queries, p->heads * p->size) ||
+        !headway_reserve(&f->key, &end, keys, p->kv_heads * p->size) ||
+        !headway_reserve(&f->value, &end, keys, p->kv_heads * p->value_size) ||
+        !headway_reserve(&f->heads, &end, queries, p->heads * p->value_size) ||
         headway_attend_plan(p, &f->machine, &f->plan) != 0 ||
         headway_attend_bytes(&f->plan, &f->bytes) != 0 || !headway_mul(end, sizeof(float), &all) ||
         !headway_add(all, (int64_t)f->bytes, &all))

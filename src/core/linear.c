@@ -4,16 +4,6 @@
 #include "system/memory.h"
 #include "system/parallel.h"
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-static int64_t at_most(int64_t a, int64_t limit)
-{
-    return a < limit ? a : limit;
-}
-
 int headway_linear_size(struct headway_linear *linear, const struct headway_row *row,
                         int64_t inputs, int64_t groups, int64_t size, int has_bias, int64_t *floats)
 {
@@ -21,14 +11,14 @@ int headway_linear_size(struct headway_linear *linear, const struct headway_row 
     linear->inputs = inputs;
     linear->groups = groups;
     linear->size = size;
-    linear->group_vectors = divide_up(size, row->lanes);
+    linear->group_vectors = headway_divide_up(size, row->lanes);
     linear->packed = NULL;
     linear->bias = NULL;
     if (!headway_mul(groups, linear->group_vectors, &linear->vectors) ||
         !headway_mul(linear->vectors, row->lanes, &width) || !headway_mul(width, inputs, floats) ||
         !headway_add(*floats, 16 + (has_bias ? width : 0), floats))
         return -1;
-    linear->panels = divide_up(linear->vectors, row->vectors);
+    linear->panels = headway_divide_up(linear->vectors, row->vectors);
     return 0;
 }
 
@@ -49,7 +39,7 @@ static void pack_panel(const struct headway_linear *linear, const struct headway
 {
     const float *lines[HEADWAY_MAX_WIDTH];
     const int64_t first = panel * row->vectors;
-    const int width = (int)at_most(row->vectors, linear->vectors - first) * row->lanes;
+    const int width = (int)headway_at_most(row->vectors, linear->vectors - first) * row->lanes;
 
     for (int j = 0; j < width; j++)
         lines[j] = channel_of(linear, view, row->lanes, first * row->lanes + j);
@@ -95,12 +85,12 @@ static void panel_rows(const struct headway_row *row, const struct headway_linea
     struct headway_gemm g = {.m = m, .a_row = job->x_row, .a_col = 1, .c_row = job->y_row};
     int count[HEADWAY_MAX_VECTORS];
 
-    g.vectors = (int)at_most(row->vectors, linear->vectors - first);
+    g.vectors = (int)headway_at_most(row->vectors, linear->vectors - first);
     for (int v = 0; v < g.vectors; v++) {
         const int64_t group = (first + v) / linear->group_vectors;
         const int64_t i = (first + v) % linear->group_vectors * row->lanes;
         g.c[v] = y + group * job->y_group + i;
-        count[v] = (int)at_most(row->lanes, linear->size - i);
+        count[v] = (int)headway_at_most(row->lanes, linear->size - i);
         if (count[v] < row->lanes)
             g.count = count;
     }
@@ -142,7 +132,7 @@ static void panel_tokens(const struct headway_row *row, const struct headway_lin
         }
         while (joined && end < until && end % job->rows == 0 && length_of(job, end / job->rows) > 0)
             end += length_of(job, end / job->rows);
-        end = at_most(end, until);
+        end = headway_at_most(end, until);
         panel_rows(row, job, panel, pieces, job->x + b * job->x_batch + i * job->x_row,
                    job->y + b * job->y_batch + i * job->y_row, end - token);
         token = end;
@@ -180,7 +170,7 @@ static void linear_task(void *context, int64_t task, int worker)
         const struct headway_linear_plan *plan = &run->plan[j];
         const int64_t from = block * plan->block_rows;
         panel_tokens(run->row, job, panel, plan->pieces, from,
-                     at_most(from + plan->block_rows, job->batch * job->rows));
+                     headway_at_most(from + plan->block_rows, job->batch * job->rows));
         return;
     }
 }

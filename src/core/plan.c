@@ -12,16 +12,6 @@
 /* Tokens of a block come in multiples of this, which the tile heights of every row divide. */
 #define BLOCK_ROWS 24
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-static int64_t at_most(int64_t a, int64_t limit)
-{
-    return a < limit ? a : limit;
-}
-
 int headway_threads_for(double flops, int threads)
 {
     const double useful = flops / GRAIN_FLOPS + 1.0;
@@ -54,28 +44,21 @@ static int64_t tile_vectors(const struct headway_problem *p, const struct headwa
     return fit > 1 ? fit : 1;
 }
 
-/* Reserves lines * width floats, rounded up to a cache line; 0 on overflow. */
-static int reserve(size_t *offset, int64_t *end, int64_t lines, int64_t width)
-{
-    int64_t floats;
-    *offset = (size_t)*end;
-    return headway_mul(lines, width, &floats) && headway_add(floats, 15, &floats) &&
-           headway_add(*end, floats / 16 * 16, end);
-}
-
 static int plan_scratch(const struct headway_problem *p, struct headway_attend_plan *plan)
 {
     const int64_t w = plan->width;
     const int64_t masked = p->mask.kind != HEADWAY_MASK_NONE ? HEADWAY_KEY_BLOCK : 0;
     const int64_t merged = p->keys > HEADWAY_SEGMENT_KEYS ? p->value_size : 0;
     int64_t end = 0;
-    const int ok =
-        reserve(&plan->panel, &end, p->size, w) &&
-        reserve(&plan->scores, &end, HEADWAY_KEY_BLOCK, w) &&
-        reserve(&plan->bias, &end, masked, w) && reserve(&plan->lines, &end, masked, w) &&
-        reserve(&plan->sum, &end, p->value_size, w) && reserve(&plan->later, &end, merged, w) &&
-        reserve(&plan->stats, &end, 4, w) && reserve(&plan->range, &end, 2, w) &&
-        reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size);
+    const int ok = headway_reserve(&plan->panel, &end, p->size, w) &&
+                   headway_reserve(&plan->scores, &end, HEADWAY_KEY_BLOCK, w) &&
+                   headway_reserve(&plan->bias, &end, masked, w) &&
+                   headway_reserve(&plan->lines, &end, masked, w) &&
+                   headway_reserve(&plan->sum, &end, p->value_size, w) &&
+                   headway_reserve(&plan->later, &end, merged, w) &&
+                   headway_reserve(&plan->stats, &end, 4, w) &&
+                   headway_reserve(&plan->range, &end, 2, w) &&
+                   headway_reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size);
     plan->worker_floats = (size_t)end;
     return ok;
 }
@@ -89,20 +72,22 @@ int headway_attend_plan(const struct headway_problem *problem,
     if (!headway_mul(problem->query_rows, problem->group, &rows) ||
         !headway_mul(problem->batch, problem->kv_heads, &heads))
         return -1;
-    plan->vectors = divide_up(rows, lanes);
-    plan->tiles = divide_up(plan->vectors, tile_vectors(problem, machine, &plan->why));
-    const int64_t wanted =
-        threads > 1 && heads > 0 ? divide_up((int64_t)threads * TASKS_PER_THREAD, heads) : 1;
-    if (plan->tiles < at_most(wanted, plan->vectors)) {
-        plan->tiles = at_most(wanted, plan->vectors);
+    plan->vectors = headway_divide_up(rows, lanes);
+    plan->tiles = headway_divide_up(plan->vectors, tile_vectors(problem, machine, &plan->why));
+    const int64_t wanted = threads > 1 && heads > 0
+                               ? headway_divide_up((int64_t)threads * TASKS_PER_THREAD, heads)
+                               : 1;
+    if (plan->tiles < headway_at_most(wanted, plan->vectors)) {
+        plan->tiles = headway_at_most(wanted, plan->vectors);
         plan->why = "narrow enough that every thread has work";
     }
     if (!headway_mul(heads, plan->tiles, &plan->tasks))
         return -1;
     if (problem->value_size == 0 && !problem->lse.data)
         plan->tasks = 0; /* nothing is asked for */
-    plan->threads = (int)at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
-    plan->width = lanes * (int)(plan->tiles > 0 ? divide_up(plan->vectors, plan->tiles) : 1);
+    plan->threads = (int)headway_at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
+    plan->width =
+        lanes * (int)(plan->tiles > 0 ? headway_divide_up(plan->vectors, plan->tiles) : 1);
     return plan_scratch(problem, plan) ? 0 : -1;
 }
 
@@ -142,10 +127,11 @@ struct headway_linear_plan headway_linear_cut(const struct headway_machine *mach
     /* A quarter of level 2 for a piece of a panel, half for a block of tokens. */
     const int64_t depth = floats / 4 / width;
     struct headway_linear_plan plan;
-    plan.pieces = divide_up(inputs, depth);
-    const int64_t fit = floats / 2 / divide_up(inputs, plan.pieces);
-    const int64_t even = tokens > 0 ? divide_up(tokens, divide_up(tokens, fit > 1 ? fit : 1)) : 1;
-    plan.block_rows = divide_up(even, BLOCK_ROWS) * BLOCK_ROWS;
-    plan.blocks = divide_up(tokens, plan.block_rows);
+    plan.pieces = headway_divide_up(inputs, depth);
+    const int64_t fit = floats / 2 / headway_divide_up(inputs, plan.pieces);
+    const int64_t even =
+        tokens > 0 ? headway_divide_up(tokens, headway_divide_up(tokens, fit > 1 ? fit : 1)) : 1;
+    plan.block_rows = headway_divide_up(even, BLOCK_ROWS) * BLOCK_ROWS;
+    plan.blocks = headway_divide_up(tokens, plan.block_rows);
     return plan;
 }

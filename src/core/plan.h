@@ -10,6 +10,16 @@
 
 struct headway_problem;
 
+static inline int64_t headway_divide_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static inline int64_t headway_at_most(int64_t a, int64_t limit)
+{
+    return a < limit ? a : limit;
+}
+
 /* What the engine runs on. */
 struct headway_machine {
     const struct headway_row *row;
@@ -25,7 +35,7 @@ struct headway_attend_plan {
     int threads;     /* workers that can have work */
     int width;       /* lanes of the widest tile */
     const char *why; /* what decided the width */
-    size_t panel, scores, bias, lines, sum, later, stats, range, clean; /* offsets, in floats */
+    int64_t panel, scores, bias, lines, sum, later, stats, range, clean; /* offsets, in floats */
     size_t worker_floats; /* scratch of one worker, a multiple of 16 */
 };
 

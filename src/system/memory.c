@@ -61,3 +61,11 @@ int headway_add(int64_t a, int64_t b, int64_t *result)
     *result = sum;
     return 1;
 }
+
+int headway_reserve(int64_t *offset, int64_t *end, int64_t lines, int64_t width)
+{
+    int64_t floats;
+    *offset = *end;
+    return headway_mul(lines, width, &floats) && headway_add(floats, 15, &floats) &&
+           headway_add(*end, floats / 16 * 16, end);
+}

@@ -16,5 +16,8 @@ int64_t headway_level2_bytes(void);
  * untouched. */
 int headway_mul(int64_t a, int64_t b, int64_t *result);
 int headway_add(int64_t a, int64_t b, int64_t *result);
+/* Room for lines * width floats from *end on, rounded up to a cache line: *offset is where it begins,
+ * *end moves behind it. 0 when it does not fit. */
+int headway_reserve(int64_t *offset, int64_t *end, int64_t lines, int64_t width);
 
 #endif
