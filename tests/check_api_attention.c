@@ -224,9 +224,9 @@ BAD(key_length_large, f.key_lengths[1] = LK + 1; f.params.key_lengths = f.key_le
 BAD(causal_unknown, f.params.causal = (headway_causal)4)
 BAD(causal_negative, f.params.causal = (headway_causal)-1)
 BAD(offsets_missing, f.params.causal = HEADWAY_CAUSAL_OFFSETS)
-BAD(offsets_alone, f.params.causal_offsets = f.offsets)
+BAD(offsets_alone, f.params.row_offsets = f.offsets)
 BAD(offsets_besides, f.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
-    f.params.causal_offsets = f.offsets)
+    f.params.row_offsets = f.offsets)
 BAD(scale_nan, f.scale = NAN; f.params.scale = &f.scale)
 BAD(scale_inf, f.scale = -INFINITY; f.params.scale = &f.scale)
 BAD(workspace_missing, f.workspace_at = NULL)
@@ -340,9 +340,9 @@ static const struct bad bads[] = {
     CASE(key_length_large, ARGUMENT, "key_lengths: 6 for batch 1", ALL),
     CASE(causal_unknown, ARGUMENT, "causal: 4", ALL),
     CASE(causal_negative, ARGUMENT, "causal: -1", ALL),
-    CASE(offsets_missing, ARGUMENT, "causal_offsets", ALL),
-    CASE(offsets_alone, ARGUMENT, "causal_offsets", ALL),
-    CASE(offsets_besides, ARGUMENT, "causal_offsets", ALL),
+    CASE(offsets_missing, ARGUMENT, "row_offsets", ALL),
+    CASE(offsets_alone, ARGUMENT, "row_offsets", ALL),
+    CASE(offsets_besides, ARGUMENT, "row_offsets", ALL),
     CASE(scale_nan, ARGUMENT, "scale", ALL),
     CASE(scale_inf, ARGUMENT, "scale", ALL),
     CASE(workspace_missing, HEADWAY_ERROR_WORKSPACE, "workspace: NULL", CALL),

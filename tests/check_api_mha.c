@@ -458,7 +458,7 @@ static const struct bad forwards[] = {
     CASE(length_large, ARGUMENT, "query_lengths: 4 for batch 1", ALL),
     CASE(length_negative, ARGUMENT, "key_lengths: -1 for batch 0", ALL),
     CASE(causal_unknown, ARGUMENT, "causal: 77", ALL),
-    CASE(causal_alone, ARGUMENT, "causal_offsets: NULL", ALL),
+    CASE(causal_alone, ARGUMENT, "row_offsets: NULL", ALL),
     CASE(scale_nan, ARGUMENT, "scale", ALL),
     CASE(params_size, ARGUMENT, "params: size 3", ALL),
     CASE(workspace_missing, HEADWAY_ERROR_WORKSPACE, "workspace: NULL", CALL),

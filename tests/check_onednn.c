@@ -221,7 +221,7 @@ static void make(struct inputs *in, const struct shape *s, uint64_t seed)
     if (s->scale != 0)
         in->params.scale = &in->scale;
     in->params.causal = s->causal;
-    in->params.causal_offsets = s->causal == HEADWAY_CAUSAL_OFFSETS ? in->offsets : NULL;
+    in->params.row_offsets = s->causal == HEADWAY_CAUSAL_OFFSETS ? in->offsets : NULL;
     in->params.key_lengths = s->lengths & 1 ? in->key_lengths : NULL;
     in->params.query_lengths = s->lengths & 2 ? in->query_lengths : NULL;
 }

@@ -85,7 +85,7 @@ static void check_causality(void)
     p.query_lengths = p.key_lengths = NULL;
     p.causal = HEADWAY_CAUSAL_OFFSETS;
     int64_t offset = 2;
-    p.causal_offsets = &offset;
+    p.row_offsets = &offset;
     uniform(&p, 3, 4, (double[]){1, 1.5, 1.5}, "offset 2");
     offset = -2;
     uniform(&p, 4, 4, (double[]){0, 0, 0, 0.5}, "offset -2");

@@ -207,7 +207,7 @@ headway_attention_params problem_params(const struct problem *p, const headway_t
     headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
     params.scale = p->has_scale ? &p->scale : NULL;
     params.causal = p->causal;
-    params.causal_offsets = p->causal == HEADWAY_CAUSAL_OFFSETS ? p->offsets : NULL;
+    params.row_offsets = p->causal == HEADWAY_CAUSAL_OFFSETS ? p->offsets : NULL;
     params.query_lengths = p->has_query_lengths ? p->query_lengths : NULL;
     params.key_lengths = p->has_key_lengths ? p->key_lengths : NULL;
     params.mask = p->mask_kind == MASK_NONE ? NULL : mask;

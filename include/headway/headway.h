@@ -64,10 +64,11 @@ typedef enum headway_dtype {
     HEADWAY_F32 = 0,
     HEADWAY_F16 = 1,
     HEADWAY_BF16 = 2,
-    HEADWAY_BOOL = 3 /* one byte, non-zero is true */
+    HEADWAY_BOOL = 3, /* one byte, non-zero is true */
+    HEADWAY_I32 = 4
 } headway_dtype;
 
-#define HEADWAY_MAX_RANK 4
+#define HEADWAY_MAX_RANK 8
 
 /* A view of the caller's memory. Element (i0, i1, ...) lies at data + sum(i * stride), strides in
  * elements. Strides may be 0 (broadcast, inputs only) or negative. The memory stays the caller's.
@@ -138,48 +139,88 @@ HEADWAY_API headway_status headway_isa_at(int index, headway_isa_info *info);
 
 /* ---- attention: the core on the caller's tensors ---------------------------------------------- */
 
+/* Where query row i stands among the keys: at i + offset[b]. Causality allows key j <= i + offset[b];
+ * the window and ALiBi count from the same place. */
 typedef enum headway_causal {
-    HEADWAY_CAUSAL_NONE = 0,
+    HEADWAY_CAUSAL_NONE = 0,         /* offset[b] = row_offsets[b], or 0 without them */
     HEADWAY_CAUSAL_TOP_LEFT = 1,     /* offset 0 */
     HEADWAY_CAUSAL_BOTTOM_RIGHT = 2, /* offset[b] = key_length[b] - query_length[b] */
-    HEADWAY_CAUSAL_OFFSETS = 3       /* offset[b] = causal_offsets[b], any sign */
+    HEADWAY_CAUSAL_OFFSETS = 3       /* offset[b] = row_offsets[b], any sign */
 } headway_causal;
 
 /* What a call computes, beyond its tensors. For query row i and key j of batch b, head h:
  *
- *   score(i,j)  = scale * dot(query[b,i,h,:], key[b,j,h / (Hq/Hkv),:]) + float mask
- *   valid(i,j)  = bool mask AND float mask != -inf AND j < key_length[b] AND, when causal,
- *                 j <= i + offset[b]
- *   out[b,i,h]  = sum over valid j of softmax(score)(j) * value[b,j,h / (Hq/Hkv),:]
- *   lse[b,h,i]  = log(sum over valid j of exp(score(i,j)))
+ *   score(i,j)   = scale * dot(query[b,i,h,:], key[b,j,h / (Hq/Hkv),:])
+ *                  softcap > 0:  score = softcap * tanh(score / softcap)
+ *                  alibi_slopes: score = score + alibi_slopes[h] * (j - (i + offset[b]))
+ *                  float mask:   score = score + mask[b,h,i,j]
+ *   valid(i,j)   = bool mask AND float mask != -inf AND j < key_length[b]
+ *                  AND, when causal, j <= i + offset[b]
+ *                  AND i + offset[b] - window_left <= j <= i + offset[b] + window_right
+ *                  AND interval[b,i,0] <= j < interval[b,i,1]
+ *   sum(i)       = sum over valid j of exp(score(i,j)), and exp(sinks[h]) with sinks
+ *   weight(i,j)  = exp(score(i,j)) / sum(i) for valid j, else 0
+ *   out[b,i,h]   = sum over valid j of weight(i,j) * value[b,j,h / (Hq/Hkv),:]
+ *   lse[b,h,i]   = log(sum(i))
  *
- * A row with no valid key gives out = 0 and lse = -inf. What lies in key and value at keys that are
- * not valid for a row never influences that row, be it NaN or Inf. Finite mask values are numbers,
- * however low. NaN in a valid place gives NaN in that row (value: in that row's column) only. A
- * score of -inf that comes from the data is a weight of 0; a row of nothing else is an empty row.
+ * A row with no valid key gives out = 0, weights 0 and lse = -inf (with a sink: the sink). What lies
+ * in key and value at keys that are not valid for a row never influences that row, be it NaN or Inf.
+ * Finite mask values are numbers, however low. NaN in a valid place gives NaN in that row (value: in
+ * that row's column) only. A score of -inf that comes from the data is a weight of 0; a row of
+ * nothing else is an empty row.
+ *
+ * Packed sequences (varlen): with query_starts and key_starts the batch's extent is 1 and the length
+ * axes hold all sequences one after the other; sequence b is rows starts[b] .. starts[b+1] - 1.
+ * Above, B then means `sequences`, i and j count from the sequence's start, and Lq and Lk of a mask
+ * are the longest sequence's; interval, lse and positions have the packed length.
  */
 typedef struct headway_attention_params {
     size_t size;
     const float *scale; /* NULL: 1/sqrt(D); else any finite value, 0 and negative ones included */
     headway_causal causal;
-    const int64_t *causal_offsets; /* (B), HEADWAY_CAUSAL_OFFSETS only, else NULL */
-    const int64_t *query_lengths;  /* (B), 0..Lq, or NULL: Lq. Rows beyond it are not written */
-    const int64_t *key_lengths;    /* (B), 0..Lk, or NULL: Lk */
-    /* BOOL (non-zero: attend) or F32 (added), of rank 1 (Lk), 2 (Lq, Lk) or 4 (B, Hq, Lq, Lk),
-     * where every extent may be 1 (broadcast). Any strides. Read in place. NULL: none. */
+    const int64_t *row_offsets;         /* (B); NULL with TOP_LEFT and BOTTOM_RIGHT */
+    int64_t window_left, window_right;  /* keys beside the row's own place; -1: unbounded */
+    const int64_t *query_lengths;       /* (B), 0..Lq, or NULL: Lq. Rows beyond it are not written */
+    const int64_t *key_lengths;         /* (B), 0..Lk, or NULL: Lk */
+    int64_t sequences;                  /* with query_starts: how many there are, else 0 */
+    const int64_t *query_starts;        /* (sequences + 1): 0, never falling, the packed length */
+    const int64_t *key_starts;          /* as query_starts; NULL: the same as query_starts */
+    const headway_tensor *interval;     /* I32 (Lq, 2) or (B|1, Lq, 2), any strides; NULL: none */
+    /* BOOL (non-zero: attend) or F32, F16, BF16 (added), of rank 1 (Lk), 2 (Lq, Lk), 4 (B, Hq, Lq,
+     * Lk) or query's rank, where every extent may be 1 (broadcast). Any strides. Read in place.
+     * NULL: none. */
     const headway_tensor *mask;
+    float softcap;                      /* 0: none; else a positive number */
+    const float *alibi_slopes;          /* (Hq) finite, or NULL; headway_alibi_slopes() */
+    const float *sinks;                 /* (Hq) finite or -inf (no sink), or NULL */
+    /* headway_mha_forward() of a layer with rotary embedding: positions of the tokens, I32 (Lq) or
+     * (B|1, Lq), and of Lk. NULL: i + offset[b] and j; in self-attention key_positions NULL means
+     * query_positions. Elsewhere NULL. */
+    const headway_tensor *query_positions, *key_positions;
     const headway_tensor *lse; /* output, F32 (B, Hq, Lq), any strides, or NULL */
+    /* Output, F32, or NULL: the weights (B, Hq, Lq, Lk), or their mean over heads (B, Lq, Lk).
+     * Innermost stride 1. Rows beyond a query length are not written. Not with packed sequences. */
+    const headway_tensor *weights;
 } headway_attention_params;
 
-#define HEADWAY_ATTENTION_PARAMS_INIT \
-    {sizeof(headway_attention_params), NULL, HEADWAY_CAUSAL_NONE, NULL, NULL, NULL, NULL, NULL}
+#define HEADWAY_ATTENTION_PARAMS_INIT                                                              \
+    {sizeof(headway_attention_params), NULL, HEADWAY_CAUSAL_NONE, NULL, -1, -1, NULL, NULL, 0,     \
+     NULL, NULL, NULL, NULL, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* The slopes of ALiBi (Press et al. 2022, "Train Short, Test Long") for any number of heads: with n
+ * the largest power of two <= heads, slope h is 2^(-8 (h+1) / n) for h < n, then every other one of
+ * the same sequence for 2n heads. slopes: (heads). */
+HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
 
 #define HEADWAY_WORKSPACE_ALIGNMENT 64
 
 /* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32
  * of rank 4. Any strides of the first three axes (other layouts and packed QKV are strides alone);
  * the last must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other
- * extents may be 0. Outputs must not share memory with each other, an input or the workspace, and
+ * extents may be 0. In place of B there may be any number of leading batch axes, none included, that
+ * collapse: each axis's stride is the next one's times its extent (in each tensor; extents of 1 don't
+ * count); B is then their product, and a mask, interval, lse, weights or positions of a rank that
+ * says (B, ...) may have the same leading axes instead. Outputs must not share memory with each other, an input or the workspace, and
  * an output's axes must nest: sorted by stride, each steps over all elements of the smaller ones.
  * params may be NULL.
  *
@@ -221,6 +262,53 @@ HEADWAY_API headway_status headway_attention_explain(const headway_engine *engin
 
 typedef struct headway_mha headway_mha;
 
+/* Rotary position embedding (RoPE; Su et al. 2021): the pair (x, y) of frequency k at position t
+ * becomes (x cos a - y sin a, x sin a + y cos a) with a = t * frequency(k), 0 <= k < rotary_size / 2;
+ * channels from rotary_size on pass through. cos and sin are multiplied by the scaling's attention
+ * factor where it has one. */
+typedef enum headway_rope_style {
+    HEADWAY_ROPE_NONE = 0,
+    HEADWAY_ROPE_HALF = 1,       /* pairs (k, k + rotary_size / 2): Llama, GPT-NeoX */
+    HEADWAY_ROPE_INTERLEAVED = 2 /* pairs (2k, 2k + 1): GPT-J, the paper */
+} headway_rope_style;
+
+/* frequency(k) starts as theta^(-2k / rotary_size). The kinds and the names of their numbers are
+ * those of Hugging Face's config.json ("rope_scaling"). */
+typedef enum headway_rope_scaling {
+    HEADWAY_ROPE_PLAIN = 0,
+    HEADWAY_ROPE_LINEAR = 1,   /* divided by factor */
+    HEADWAY_ROPE_DYNAMIC = 2,  /* dynamic NTK: theta grows when `positions` > original_positions */
+    HEADWAY_ROPE_LLAMA3 = 3,   /* low frequencies divided by factor, blended between two limits */
+    HEADWAY_ROPE_YARN = 4,     /* the same by a ramp over dimensions, with an attention factor */
+    HEADWAY_ROPE_LONGROPE = 5  /* divided by given factors, long ones when `positions` is larger than
+                                  original_positions, with an attention factor */
+} headway_rope_scaling;
+
+typedef struct headway_rope_config {
+    size_t size;
+    headway_rope_style style;
+    int64_t rotary_size; /* even, at most the head size; 0: the head size */
+    double theta;        /* 0: 10000 */
+    int64_t positions;   /* tables are made at create for positions 0 .. positions - 1 */
+    headway_rope_scaling scaling;
+    double factor;                     /* all kinds but PLAIN; LONGROPE: 0 when not needed */
+    int64_t original_positions;        /* DYNAMIC, LLAMA3, YARN, LONGROPE */
+    double low_freq_factor;            /* LLAMA3 */
+    double high_freq_factor;           /* LLAMA3 */
+    double beta_fast, beta_slow;       /* YARN; 0: 32 and 1 */
+    int no_truncate;                   /* YARN: the ramp's ends are not rounded to whole dimensions */
+    double attention_factor;           /* YARN, LONGROPE; 0: what the scaling's paper says */
+    double mscale, mscale_all_dim;     /* YARN; 0: not given */
+    const double *short_factors, *long_factors; /* LONGROPE: (rotary_size / 2) each */
+    /* The caller's own tables, F32 (positions, rotary_size / 2), any strides, copied at create; then
+     * theta, positions and scaling say nothing and stay as initialised. Both or none. */
+    const headway_tensor *cos, *sin;
+} headway_rope_config;
+
+#define HEADWAY_ROPE_CONFIG_INIT                                                                   \
+    {sizeof(headway_rope_config), HEADWAY_ROPE_NONE, 0, 0.0, 0, HEADWAY_ROPE_PLAIN, 0.0, 0, 0.0,   \
+     0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, NULL, NULL, NULL, NULL}
+
 typedef struct headway_mha_config {
     size_t size;
     int64_t heads;           /* Hq, required */
@@ -228,9 +316,12 @@ typedef struct headway_mha_config {
     int64_t head_size;       /* D; 0: rows of the query weight / heads */
     int64_t value_head_size; /* Dv; 0: rows of the value weight / kv_heads, fused: head_size */
     int transposed;          /* non-zero: weights are stored (inputs, outputs), as GPT-2's Conv1D */
+    const headway_rope_config *rope; /* NULL: none */
+    float norm_eps;                  /* of query_norm and key_norm; 0: 1e-6 */
+    int add_zero_attn; /* non-zero: a key and value of zeros that every row attends, after bias_k */
 } headway_mha_config;
 
-#define HEADWAY_MHA_CONFIG_INIT {sizeof(headway_mha_config), 0, 0, 0, 0, 0}
+#define HEADWAY_MHA_CONFIG_INIT {sizeof(headway_mha_config), 0, 0, 0, 0, 0, NULL, 0.0f, 0}
 
 /* Weights are F32, of rank 2 (outputs, inputs) or, for query, key, value and their biases, with the
  * outputs axis split in two: (heads, head size, inputs), or (inputs, heads, head size) when
@@ -249,10 +340,17 @@ typedef struct headway_mha_weights {
     const headway_tensor *value_bias;
     const headway_tensor *out; /* (Eo, Hq*Dv) */
     const headway_tensor *out_bias;
+    /* RMS norm of each projected head, before RoPE: x * w / sqrt(mean(x^2) + norm_eps). (D) each. */
+    const headway_tensor *query_norm, *key_norm;
+    /* A key (Hkv, D) and a value (Hkv, Dv) that every row attends, after the last key given: neither
+     * mask nor causality, window, interval, lengths or ALiBi apply to them, and neither does RoPE.
+     * Both or none. */
+    const headway_tensor *bias_k, *bias_v;
 } headway_mha_weights;
 
-#define HEADWAY_MHA_WEIGHTS_INIT                                                                \
-    {sizeof(headway_mha_weights), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define HEADWAY_MHA_WEIGHTS_INIT                                                                   \
+    {sizeof(headway_mha_weights), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,      \
+     NULL, NULL, NULL, NULL}
 
 /* Packs the weights once for the engine's row. The engine must outlive the layer. */
 HEADWAY_API headway_status headway_mha_create(const headway_engine *engine,
@@ -265,11 +363,14 @@ HEADWAY_API void headway_mha_destroy(headway_mha *layer);
 
 /* The whole layer:
  *   Q = query . Wq^T + bq, K = key . Wk^T + bk, V = value . Wv^T + bv, split into heads
+ *   Q, K = RMS norm, then RoPE of each head where the layer has them
+ *   K, V = with bias_k, bias_v, then zeros, appended where the layer has them
  *   out = concatenated heads of attention(Q, K, V) . Wo^T + bo
  *
  * query (B, Lq, E), key (B, Lk, Ek), value (B, Lk, Ev), out (B, Lq, Eo), F32 of rank 3, last stride
  * 1 unless its extent is 1. key NULL: query (self-attention); value NULL: key. params as for
- * headway_attention(); may be NULL. An empty row gives the output bias. Out rows at and beyond a
+ * headway_attention(); may be NULL; keys appended by the layer count in the weights' last axis, and
+ * in nothing else. With packed sequences B is 1. An empty row gives the output bias. Out rows at and beyond a
  * query length are not written. out must not overlap an input. */
 HEADWAY_API headway_status headway_mha_workspace(const headway_mha *layer,
                                                  const headway_attention_params *params,

@@ -285,14 +285,15 @@ static headway_status check_causal(const headway_engine *engine,
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "causal: %d, expected one of headway_causal (0..%d)",
                             (int)params->causal, HEADWAY_CAUSAL_OFFSETS);
-    if ((params->causal == HEADWAY_CAUSAL_OFFSETS) != (params->causal_offsets != NULL))
+    if ((params->causal == HEADWAY_CAUSAL_OFFSETS) != (params->row_offsets != NULL))
         return headway_fail(
             engine, HEADWAY_ERROR_ARGUMENT,
-            "causal_offsets: %s, expected them with HEADWAY_CAUSAL_OFFSETS and only then",
-            params->causal_offsets ? "given" : "NULL");
+            "row_offsets: %s, expected them with HEADWAY_CAUSAL_OFFSETS and only then",
+            params->row_offsets ? "given" : "NULL");
     p->causal = params->causal != HEADWAY_CAUSAL_NONE;
     p->bottom_right = params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT;
-    p->offsets = params->causal_offsets;
+    p->offsets = params->row_offsets;
+    p->window_left = p->window_right = INT64_MAX;
     return HEADWAY_OK;
 }
 

@@ -220,7 +220,7 @@ static int load_params(struct problem *p, char *error)
         p->params.scale = &p->scale;
     }
     if (o->causal &&
-        input_causal(o->causal, p->batch, &p->params.causal, &p->causal_offsets, error))
+        input_causal(o->causal, p->batch, &p->params.causal, &p->row_offsets, error))
         return -1;
     if (o->query_lengths &&
         input_integers("query-lengths", o->query_lengths, p->batch, &p->query_lengths, error))
@@ -228,7 +228,7 @@ static int load_params(struct problem *p, char *error)
     if (o->key_lengths &&
         input_integers("key-lengths", o->key_lengths, p->batch, &p->key_lengths, error))
         return -1;
-    p->params.causal_offsets = p->causal_offsets;
+    p->params.row_offsets = p->row_offsets;
     p->params.query_lengths = p->query_lengths;
     p->params.key_lengths = p->key_lengths;
     if (o->mask) {
@@ -302,7 +302,7 @@ void problem_free(struct problem *p)
     array_free(&p->mask_array);
     array_free(&p->result);
     array_free(&p->lse);
-    free(p->causal_offsets);
+    free(p->row_offsets);
     free(p->query_lengths);
     free(p->key_lengths);
     if (p->is_layer)
@@ -349,7 +349,7 @@ static int64_t visible_end(const struct problem *p, int64_t b, int64_t i)
     else if (params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT)
         end = i + 1 + keys - queries;
     else if (params->causal == HEADWAY_CAUSAL_OFFSETS) {
-        int64_t offset = params->causal_offsets[b];
+        int64_t offset = params->row_offsets[b];
         end = offset >= keys ? keys : offset < -i ? 0 : i + 1 + offset;
     }
     return end < 0 ? 0 : end < keys ? end : keys;

@@ -23,7 +23,7 @@ struct problem {
     headway_tensor mask, lse_tensor;
     float scale;
     char note[ERROR_SIZE], warning[ERROR_SIZE]; /* for stderr once all went well; may be "" */
-    int64_t *causal_offsets, *query_lengths, *key_lengths;
+    int64_t *row_offsets, *query_lengths, *key_lengths;
 };
 
 /* Reads and checks all files. 0, or -1 with error; free it either way. */

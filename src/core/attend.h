@@ -12,7 +12,13 @@
 
 #define LINE_FLOATS 16 /* a cache line of 64 bytes */
 
-enum headway_mask_kind { HEADWAY_MASK_NONE, HEADWAY_MASK_BOOL, HEADWAY_MASK_F32 };
+enum headway_mask_kind {
+    HEADWAY_MASK_NONE,
+    HEADWAY_MASK_BOOL,
+    HEADWAY_MASK_F32,
+    HEADWAY_MASK_F16,
+    HEADWAY_MASK_BF16
+};
 
 /* The caller's mask in place; strides in elements, 0 where an extent is broadcast. */
 struct headway_mask {
@@ -27,16 +33,41 @@ struct headway_view {
     ptrdiff_t batch, row, head;
 };
 
+/* The caller's intervals: row i of batch b may attend keys data[at] .. data[at + end] - 1, at =
+ * b * batch + i * row. data NULL: any. */
+struct headway_interval {
+    const int32_t *data;
+    ptrdiff_t batch, row, end;
+};
+
 struct headway_problem {
-    int64_t batch, query_rows, keys; /* B, Lq, Lk */
+    int64_t batch;            /* B, or how many packed sequences there are */
+    int64_t query_rows, keys; /* Lq, Lk: the longest sequence's */
+    /* (B + 1), or NULL. Packed: row i of sequence b is row starts[b] + i of every view, of lse and
+     * interval, and the views' batch strides are 0. A mask is read at i and j themselves. */
+    const int64_t *query_starts, *key_starts;
     int64_t heads, kv_heads, group;  /* group = heads / kv_heads */
     int64_t size, value_size;        /* D, Dv */
     struct headway_view query, key, value, out;
     struct headway_view lse; /* (B, Lq, Hq): data NULL when it isn't asked for */
+    /* (B, Lq, Hq) lines of keys + appended; data NULL when they aren't asked for. Their mean over
+     * heads, where mean_weights is set: the head stride means nothing then. */
+    struct headway_view weights;
+    int mean_weights;
+    /* 0 to 2 keys and values that every row attends, at rows appended_row and on of each batch's view
+     * (of the whole view when packed): they come after all others, as a segment of their own;
+     * neither mask, range nor ALiBi apply to them. */
+    int appended;
+    int64_t appended_row;
     float scale;             /* the score's scale times HEADWAY_EXP_UNIT, rounded once */
+    float softcap;           /* in the units of exp_poly.h; 0: none */
+    const float *slopes;     /* (Hq) ALiBi, as given, or NULL */
+    const float *sinks;      /* (Hq), as given, or NULL */
     int causal;
-    const int64_t *offsets; /* (B) causal offsets, or NULL: 0, or bottom_right's */
+    const int64_t *offsets; /* (B) of the rows among the keys, or NULL: 0, or bottom_right's */
     int bottom_right;
+    int64_t window_left, window_right; /* INT64_MAX: unbounded */
+    struct headway_interval interval;
     const int64_t *query_lengths, *key_lengths; /* (B) or NULL */
     struct headway_mask mask;
 };

@@ -79,8 +79,14 @@ typedef void headway_gemm_fn(const struct headway_gemm *g);
  * scores[j * w + lane] for j < keys holds the dot products in units of exp_poly.h, then weights.
  *
  *   s(j) = scores(j)
+ *   with cap > 0, in the same units:
+ *     s(j) = cap * tanh(s(j) * inverse_cap)               tanh is tanh_poly.h's
+ *   with slope, distance (w):
+ *     s(j) = fma(slope, (float)(distance + j), s(j))      the sum in int32, then rounded
  *   with bias (keys, w), in natural units:
  *     s(j) = bias(j) == -inf ? -inf : fma(bias(j), HEADWAY_EXP_UNIT, s(j))
+ *   with allowed (keys):
+ *     s(j) = bit `lane` of allowed[j] ? s(j) : -inf
  *   with first, last (w):
  *     s(j) = first <= j && j < last ? s(j) : -inf
  *   top = row_max; for j in order: top = s(j) > top ? s(j) : top        a NaN is never the maximum
@@ -91,13 +97,18 @@ typedef void headway_gemm_fn(const struct headway_gemm *g);
  *   row_max = top
  *
  * e is exp_poly.h's. Start a segment with row_max = -INFINITY, row_sum = 0. 1 <= keys <=
- * HEADWAY_KEY_BLOCK. first and last are given together or not at all; they may lie outside
- * 0 .. keys. A NaN score that is not excluded gives NaN in its lane's row_sum; +inf does too. */
+ * HEADWAY_KEY_BLOCK. first and last are given together or not at all, so are slope and distance;
+ * ranges may lie outside 0 .. keys. distance + keys does not overflow. The work of what isn't given
+ * isn't done. A NaN score that is not excluded gives NaN in its lane's row_sum; +inf does too. */
 struct headway_softmax {
     int keys;
     int vectors;
     float *scores;
+    float cap, inverse_cap; /* cap 0: none */
+    const float *slope;
+    const int32_t *distance;
     const float *bias;
+    const uint64_t *allowed;
     const int32_t *first, *last;
     float *row_max, *row_sum, *rescale;
 };
@@ -109,6 +120,7 @@ typedef void headway_softmax_fn(const struct headway_softmax *s);
  *   row_sum = fma(row_sum, x, later_sum * y)
  *   sum(d)  = fma(sum(d), x, later(d) * y)                        d < m, sum and later (m, w)
  *   row_max = top */
+/* later NULL: zeros, which are not read. */
 struct headway_merge {
     int64_t m;
     int vectors;
@@ -136,6 +148,11 @@ typedef void headway_pack_fn(float *panel, int width, const float *const *lines,
 typedef int headway_unpack_fn(float *const *lines, int n, const float *panel, int width, int64_t k,
                               const float *divisor);
 
+/* Lines of bytes into bits: bit j of allowed[p] = lines[j][p] != 0 for j < n, p < k; bits n and above
+ * are 0. 0 <= n <= HEADWAY_MAX_WIDTH, 0 <= k <= HEADWAY_KEY_BLOCK. Reads exactly lines[j][0 .. k - 1].
+ */
+typedef void headway_bits_fn(uint64_t *allowed, const unsigned char *const *lines, int n, int k);
+
 /* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide
  * their latency; returns the floating-point operations done (two per lane and multiply-add). The
  * machine's peak is that over the time it took. *sink keeps the compiler from dropping the work. */
@@ -151,6 +168,7 @@ struct headway_row {
     headway_merge_fn *merge;
     headway_pack_fn *pack;
     headway_unpack_fn *unpack;
+    headway_bits_fn *bits;
     headway_peak_fn *peak;
 };
 

@@ -14,7 +14,7 @@ static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, in
     int64_t offset = 0;
     float sum = 0;
     if (s->params->causal == HEADWAY_CAUSAL_OFFSETS)
-        offset = s->params->causal_offsets[b];
+        offset = s->params->row_offsets[b];
     if (s->params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT)
         offset = key_length(s, b) - reference_query_length(s, b);
     if (j >= key_length(s, b) || (s->params->causal != HEADWAY_CAUSAL_NONE && j - i > offset))

@@ -99,7 +99,7 @@ static int causal_allows(const struct problem *p, int64_t b, int64_t i, int64_t 
     case HEADWAY_CAUSAL_BOTTOM_RIGHT:
         return j - i <= key_length(p, b) - reference_query_length(p, b);
     case HEADWAY_CAUSAL_OFFSETS:
-        return j - i <= p->params->causal_offsets[b];
+        return j - i <= p->params->row_offsets[b];
     case HEADWAY_CAUSAL_NONE:
         break;
     }
