@@ -10,6 +10,18 @@
 enum { CAPACITY = 4096 };
 
 static double out[CAPACITY], bound[CAPACITY], lse[CAPACITY], lse_bound[CAPACITY], probs[CAPACITY];
+static double probs_bound[CAPACITY], mean[CAPACITY], mean_bound[CAPACITY];
+static const struct headway_reference_out results = {out,   bound,       lse,  lse_bound,
+                                                     probs, probs_bound, mean, mean_bound};
+
+/* Fills the result arrays with a number that no case expects. */
+static void forget(void)
+{
+    for (int i = 0; i < CAPACITY; i++) {
+        out[i] = bound[i] = lse[i] = lse_bound[i] = 77777;
+        probs[i] = probs_bound[i] = mean[i] = mean_bound[i] = 77777;
+    }
+}
 
 static headway_tensor dense(const void *data, headway_dtype dtype, int rank, int64_t a, int64_t b,
                             int64_t c, int64_t d)
@@ -25,13 +37,10 @@ static headway_tensor dense(const void *data, headway_dtype dtype, int rank, int
     return t;
 }
 
-/* Fills the result arrays with a number that no case expects, then computes. */
 static void attend(const headway_attention_params *params, const headway_tensor *query,
                    const headway_tensor *key, const headway_tensor *value)
 {
-    for (int i = 0; i < CAPACITY; i++)
-        out[i] = bound[i] = lse[i] = lse_bound[i] = probs[i] = 77777;
-    const struct headway_reference_out results = {out, bound, lse, lse_bound, probs};
+    forget();
     CHECK(headway_reference_attention(params, query, key, value, &results) == 0, "out of memory");
 }
 
@@ -393,9 +402,7 @@ static void run_layer(const headway_mha_config *config, const headway_mha_weight
                       const headway_attention_params *params, const headway_tensor *query,
                       const headway_tensor *key, const headway_tensor *value)
 {
-    for (int i = 0; i < CAPACITY; i++)
-        out[i] = bound[i] = lse[i] = lse_bound[i] = probs[i] = 77777;
-    const struct headway_reference_out results = {out, bound, lse, lse_bound, probs};
+    forget();
     CHECK(headway_reference_mha(config, weights, params, query, key, value, &results) == 0,
           "out of memory");
 }

@@ -7,13 +7,16 @@
 
 /* Where results go: dense arrays, each may be NULL. Rows beyond a query length are 0 (lse: -inf).
  * The bounds say how far an f32 result of Headway may be from the value beside it (headway.h), one
- * for each element. */
+ * for each element. Packed sequences: B is 1, lengths are the packed ones. */
 struct headway_reference_out {
-    double *out;       /* attention (B, Lq, Hq, Dv), layer (B, Lq, Eo) */
-    double *out_bound; /* same shape */
-    double *lse;       /* (B, Hq, Lq) */
-    double *lse_bound; /* same shape */
-    double *probs;     /* (B, Hq, Lq, Lk): the attention weights */
+    double *out;         /* attention (B, Lq, Hq, Dv), layer (B, Lq, Eo) */
+    double *out_bound;   /* same shape */
+    double *lse;         /* (B, Hq, Lq) */
+    double *lse_bound;   /* same shape */
+    double *probs;       /* (B, Hq, Lq, Lk): the attention weights; keys a layer appends count */
+    double *probs_bound; /* same shape */
+    double *mean;        /* (B, Lq, Lk): their mean over heads */
+    double *mean_bound;  /* same shape */
 };
 
 /* Arguments as headway_attention() and headway_mha_forward() take them and have checked them.
