@@ -136,7 +136,7 @@ BAD(no_room, f.text_size = 0)
 BAD(size_0, f.params.size = 0)
 BAD(size_small, f.params.size -= 1)
 BAD(size_large, f.params.size += 8)
-BAD(query_rank, f.query.rank = 3)
+BAD(query_rank, f.query.rank = 2)
 BAD(key_rank, f.key.rank = 5)
 BAD(value_rank, f.value.rank = 0)
 BAD(out_rank, f.out.rank = -1)
@@ -204,7 +204,7 @@ BAD(lse_odd, f.lse.data = (char *)f.lse.data + 1)
 BAD(mask_rank_0, f.mask.rank = 0)
 BAD(mask_rank_3, f.mask.rank = 3)
 BAD(mask_rank_5, f.mask.rank = 5)
-BAD(mask_f16, f.mask.dtype = HEADWAY_F16)
+BAD(mask_i32, f.mask.dtype = HEADWAY_I32)
 BAD(mask_type, f.mask.dtype = (headway_dtype)7)
 BAD(mask_keys, f.mask.shape[3] = LK - 1)
 BAD(mask_rows, f.mask.shape[2] = 2)
@@ -224,7 +224,7 @@ BAD(key_length_large, f.key_lengths[1] = LK + 1; f.params.key_lengths = f.key_le
 BAD(causal_unknown, f.params.causal = (headway_causal)4)
 BAD(causal_negative, f.params.causal = (headway_causal)-1)
 BAD(offsets_missing, f.params.causal = HEADWAY_CAUSAL_OFFSETS)
-BAD(offsets_alone, f.params.row_offsets = f.offsets)
+BAD(offsets_top_left, f.params.causal = HEADWAY_CAUSAL_TOP_LEFT; f.params.row_offsets = f.offsets)
 BAD(offsets_besides, f.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
     f.params.row_offsets = f.offsets)
 BAD(scale_nan, f.scale = NAN; f.params.scale = &f.scale)
@@ -253,7 +253,7 @@ static const struct bad bads[] = {
     CASE(size_0, ARGUMENT, "params: size 0", ALL),
     CASE(size_small, ARGUMENT, "params: size", ALL),
     CASE(size_large, ARGUMENT, "params: size", ALL),
-    CASE(query_rank, ARGUMENT, "query: rank 3", ALL),
+    CASE(query_rank, ARGUMENT, "query: rank 2", ALL),
     CASE(key_rank, ARGUMENT, "key: rank 5", ALL),
     CASE(value_rank, ARGUMENT, "value: rank 0", ALL),
     CASE(out_rank, ARGUMENT, "out: rank -1", CALL),
@@ -321,7 +321,7 @@ static const struct bad bads[] = {
     CASE(mask_rank_0, ARGUMENT, "mask: rank 0", ALL),
     CASE(mask_rank_3, ARGUMENT, "mask: rank 3", ALL),
     CASE(mask_rank_5, ARGUMENT, "mask: rank 5", ALL),
-    CASE(mask_f16, UNSUPPORTED, "mask: dtype F16", ALL),
+    CASE(mask_i32, ARGUMENT, "mask: dtype I32", ALL),
     CASE(mask_type, ARGUMENT, "mask: dtype", ALL),
     CASE(mask_keys, ARGUMENT, "mask: extent 4 on axis 3", ALL),
     CASE(mask_rows, ARGUMENT, "mask: extent 2 on axis 2", ALL),
@@ -341,7 +341,7 @@ static const struct bad bads[] = {
     CASE(causal_unknown, ARGUMENT, "causal: 4", ALL),
     CASE(causal_negative, ARGUMENT, "causal: -1", ALL),
     CASE(offsets_missing, ARGUMENT, "row_offsets", ALL),
-    CASE(offsets_alone, ARGUMENT, "row_offsets", ALL),
+    CASE(offsets_top_left, ARGUMENT, "row_offsets", ALL),
     CASE(offsets_besides, ARGUMENT, "row_offsets", ALL),
     CASE(scale_nan, ARGUMENT, "scale", ALL),
     CASE(scale_inf, ARGUMENT, "scale", ALL),

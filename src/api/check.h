@@ -26,30 +26,76 @@ static inline ptrdiff_t headway_stride(const headway_tensor *tensor, int axis)
 headway_status headway_check_size(const headway_engine *engine, const char *name, size_t given,
                                   size_t least, size_t known);
 
-/* Not NULL, F32 or `dtype`, `rank` axes, no negative extent, every element's offset within 2^62
- * bytes. axes names them for the message: "(B, Lq, Hq, D)". */
+/* Not NULL, of that dtype and rank, no negative extent, every element's offset within 2^62 bytes.
+ * axes names them for the message: "(B, Lq, Hq, D)". */
 headway_status headway_check_tensor(const headway_engine *engine, const char *name,
                                     const headway_tensor *tensor, headway_dtype dtype, int rank,
                                     const char *axes);
+headway_status headway_check_extent(const headway_engine *engine, const char *name, int axis,
+                                    int64_t given, int64_t expected, const char *why);
+
+/* The axes in front of a tensor's own: any number that collapse into one. */
+struct headway_batch {
+    int axes;
+    int64_t extents[HEADWAY_MAX_RANK];
+    int64_t all; /* their product */
+};
+/* Reads them off an F32 tensor with `rank` axes of its own. */
+headway_status headway_check_batch(const headway_engine *engine, const char *name,
+                                   const headway_tensor *tensor, int rank, const char *axes,
+                                   struct headway_batch *batch);
+
+/* Which extents may be 1 for all. */
+enum headway_shared { HEADWAY_SHARED_NONE, HEADWAY_SHARED_BATCH, HEADWAY_SHARED_ANY };
+
+/* What a tensor with a batch must look like: the batch's axes, or one axis B in their place, or
+ * none where no_batch is set; then `rank` axes of its own. */
+struct headway_form {
+    const char *name, *axes; /* "lse", "(B, Hq, Lq)" */
+    headway_dtype dtype;
+    int rank;
+    int64_t extents[3]; /* negative: any */
+    const char *why[3]; /* what an extent must equal, in words */
+    enum headway_shared shared;
+    int no_batch;
+};
+/* *flat: the tensor as (B, its own axes), with stride 0 where an extent is 1 or nothing lies there.
+ */
+headway_status headway_check_form(const headway_engine *engine, const struct headway_batch *batch,
+                                  const struct headway_form *form, const headway_tensor *tensor,
+                                  headway_tensor *flat);
+
+/* Of a tensor that headway_check_tensor() has passed: whether it has no elements; its lowest and
+ * highest element offset, 0 when they don't fit; bytes of an element. */
+int headway_tensor_empty(const headway_tensor *tensor);
+int headway_tensor_span(const headway_tensor *tensor, int64_t *low, int64_t *high);
+int64_t headway_dtype_size(headway_dtype dtype);
+/* "F32", or "unknown type". */
+const char *headway_dtype_name(headway_dtype dtype);
+
 /* Data present and aligned to its type (unless empty). */
 headway_status headway_check_memory(const headway_engine *engine, const char *name,
                                     const headway_tensor *tensor);
-/* The memory of a call whose shapes have been checked: data present, aligned, innermost strides 1
- * where asked, outputs (out and params' lse) of distinct elements that share no memory with each
- * other, an input or the workspace, and a workspace of `needed` bytes that shares none with any. An
- * output's axes must nest: sorted by stride, each steps over the smaller ones. */
+/* An output's axes nest: sorted by stride, each steps over the smaller ones. */
+headway_status headway_check_distinct(const headway_engine *engine, const char *name,
+                                      const headway_tensor *out);
+/* The memory of a call whose shapes and params have been checked: data present, aligned, innermost
+ * strides 1 where asked, outputs (out and params' lse and weights) of distinct elements that share
+ * no memory with each other, an input or the workspace, and a workspace of `needed` bytes that
+ * shares none with any. */
 headway_status headway_check_operands(const headway_engine *engine,
                                       const headway_attention_params *params,
                                       const headway_tensor *query, const headway_tensor *key,
                                       const headway_tensor *value, const headway_tensor *out,
                                       void *workspace, size_t bytes, size_t needed);
-headway_status headway_check_extent(const headway_engine *engine, const char *name, int axis,
-                                    int64_t given, int64_t expected, const char *why);
 
-/* The params' options into problem (whose sizes are set); data pointers are looked at by the
- * caller. */
+/* The params' options into *problem, whose sizes (and `appended`) are set. With packed sequences its
+ * sizes are those of the tensors before and those of the sequences after. positions: whether query_
+ * and key_positions may be given; they are for the caller to look at, with headway_check_form().
+ * Data pointers are not looked at. */
 headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
+                                    const struct headway_batch *batch, int positions,
                                     struct headway_problem *problem);
 
 #endif

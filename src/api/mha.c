@@ -58,7 +58,8 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     p->group = layer->heads / layer->kv_heads;
     p->size = layer->size;
     p->value_size = layer->value_size;
-    HEADWAY_TRY(headway_check_params(layer->engine, params, p));
+    const struct headway_batch batch = {1, {p->batch}, p->batch};
+    HEADWAY_TRY(headway_check_params(layer->engine, params, &batch, 0, p));
     if (!headway_mul(p->batch, p->query_rows, &queries) || !headway_mul(p->batch, p->keys, &keys) ||
         !headway_reserve(&f->query, &end, queries, p->heads * p->size) ||
         !headway_reserve(&f->key, &end, keys, p->kv_heads * p->size) ||

@@ -1,0 +1,168 @@
+/* The memory of a call: present, aligned, and the outputs' apart from everything else. */
+#include <stdlib.h>
+
+#include "api/check.h"
+
+static headway_status check_data(const headway_engine *engine, const char *name,
+                                 const headway_tensor *tensor)
+{
+    const int last = tensor->rank - 1;
+    HEADWAY_TRY(headway_check_memory(engine, name, tensor));
+    if (headway_tensor_empty(tensor))
+        return HEADWAY_OK;
+    if (tensor->shape[last] != 1 && tensor->stride[last] != 1)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: innermost stride %lld, expected 1",
+                            name, (long long)tensor->stride[last]);
+    return HEADWAY_OK;
+}
+
+headway_status headway_check_distinct(const headway_engine *engine, const char *name,
+                                      const headway_tensor *out)
+{
+    int axes[HEADWAY_MAX_RANK], used = 0;
+    int64_t reach = 0;
+    if (headway_tensor_empty(out))
+        return HEADWAY_OK;
+    for (int i = 0; i < out->rank; i++) {
+        int at = used;
+        if (out->shape[i] == 1)
+            continue;
+        for (; at > 0 && llabs(out->stride[axes[at - 1]]) > llabs(out->stride[i]); at--)
+            axes[at] = axes[at - 1];
+        axes[at] = i;
+        used++;
+    }
+    for (int i = 0; i < used; i++) {
+        const int64_t stride = llabs(out->stride[axes[i]]);
+        if (stride <= reach)
+            return headway_fail(
+                engine, HEADWAY_ERROR_OVERLAP,
+                "%s: stride %lld of axis %d, expected more than %lld (elements overlap)", name,
+                (long long)out->stride[axes[i]], axes[i], (long long)reach);
+        reach += (out->shape[axes[i]] - 1) * stride;
+    }
+    return HEADWAY_OK;
+}
+
+/* Where a tensor lies modulo `step` bytes: axes whose stride is a multiple of it drop out. first
+ * and last byte of what remains, or 0 when that is as long as the step or longer. */
+static int residues(const headway_tensor *tensor, int64_t step, int64_t *start, int64_t *length)
+{
+    const int64_t size = headway_dtype_size(tensor->dtype);
+    int64_t low = 0, high = size;
+    for (int i = 0; i < tensor->rank; i++) {
+        if (tensor->shape[i] == 1 || tensor->stride[i] * size % step == 0)
+            continue;
+        const int64_t stride = tensor->stride[i] * size;
+        if (stride < 0)
+            low += (tensor->shape[i] - 1) * stride;
+        else
+            high += (tensor->shape[i] - 1) * stride;
+        if (high - low >= step)
+            return 0;
+    }
+    *length = high - low;
+    *start = (int64_t)((uint64_t)(uintptr_t)tensor->data % (uint64_t)step) + low % step;
+    *start = (*start % step + step) % step;
+    return 1;
+}
+
+/* Interleaved tensors (packed query, key, value, out) lie in the same range of bytes, yet apart
+ * modulo one of their strides. */
+static int apart_modulo(const headway_tensor *a, const headway_tensor *b, int64_t step)
+{
+    int64_t a_start, a_length, b_start, b_length;
+    if (step <= 1 || !residues(a, step, &a_start, &a_length) ||
+        !residues(b, step, &b_start, &b_length))
+        return 0;
+    const int64_t from_a = (b_start - a_start + step) % step;
+    return from_a >= a_length && from_a + b_length <= step;
+}
+
+static headway_status check_apart(const headway_engine *engine, const char *out_name,
+                                  const headway_tensor *out, const char *other_name,
+                                  const headway_tensor *other)
+{
+    int64_t low, high, other_low, other_high;
+    if (headway_tensor_empty(out) || headway_tensor_empty(other) ||
+        !headway_tensor_span(out, &low, &high) ||
+        !headway_tensor_span(other, &other_low, &other_high))
+        return HEADWAY_OK;
+    const uintptr_t a = (uintptr_t)out->data, b = (uintptr_t)other->data;
+    const int64_t size = headway_dtype_size(out->dtype),
+                  other_size = headway_dtype_size(other->dtype);
+    if (a + (uintptr_t)((high + 1) * size) <= b + (uintptr_t)(other_low * other_size) ||
+        b + (uintptr_t)((other_high + 1) * other_size) <= a + (uintptr_t)(low * size))
+        return HEADWAY_OK;
+    for (int i = 0; i < out->rank; i++)
+        if (out->shape[i] != 1 && apart_modulo(out, other, llabs(out->stride[i]) * size))
+            return HEADWAY_OK;
+    for (int i = 0; i < other->rank; i++)
+        if (other->shape[i] != 1 && apart_modulo(out, other, llabs(other->stride[i]) * other_size))
+            return HEADWAY_OK;
+    return headway_fail(engine, HEADWAY_ERROR_OVERLAP,
+                        "%s: overlaps %s, expected memory of its own", out_name, other_name);
+}
+
+static headway_status check_workspace(const headway_engine *engine, const void *workspace,
+                                      size_t given, size_t needed)
+{
+    if (needed == 0)
+        return HEADWAY_OK;
+    if (!workspace)
+        return headway_fail(engine, HEADWAY_ERROR_WORKSPACE, "workspace: NULL, expected %zu bytes",
+                            needed);
+    if (given < needed)
+        return headway_fail(engine, HEADWAY_ERROR_WORKSPACE, "workspace: %zu bytes, expected %zu",
+                            given, needed);
+    if ((uintptr_t)workspace % HEADWAY_WORKSPACE_ALIGNMENT != 0)
+        return headway_fail(engine, HEADWAY_ERROR_WORKSPACE,
+                            "workspace: not aligned, expected a multiple of %d bytes",
+                            HEADWAY_WORKSPACE_ALIGNMENT);
+    return HEADWAY_OK;
+}
+
+headway_status headway_check_operands(const headway_engine *engine,
+                                      const headway_attention_params *params,
+                                      const headway_tensor *query, const headway_tensor *key,
+                                      const headway_tensor *value, const headway_tensor *out,
+                                      void *workspace, size_t bytes, size_t needed)
+{
+    static const headway_attention_params defaults = HEADWAY_ATTENTION_PARAMS_INIT;
+    const headway_attention_params *given = params ? params : &defaults;
+    /* The outputs come first. */
+    enum { OUTPUTS = 3, OPERANDS = 10 };
+    const struct {
+        const char *name;
+        const headway_tensor *tensor;
+        int inner_stride_1;
+    } operands[OPERANDS] = {{"out", out, 1},
+                            {"lse", given->lse, 0},
+                            {"weights", given->weights, 0},
+                            {"query", query, 1},
+                            {"key", key, 1},
+                            {"value", value, 1},
+                            {"mask", given->mask, 0},
+                            {"interval", given->interval, 0},
+                            {"query_positions", given->query_positions, 0},
+                            {"key_positions", given->key_positions, 0}};
+    const int64_t floats = (int64_t)(needed / sizeof(float));
+    const headway_tensor room = headway_tensor_dense(workspace, HEADWAY_F32, 1, &floats);
+
+    for (int i = 0; i < OPERANDS; i++)
+        if (operands[i].tensor)
+            HEADWAY_TRY((operands[i].inner_stride_1 ? check_data : headway_check_memory)(
+                engine, operands[i].name, operands[i].tensor));
+    HEADWAY_TRY(headway_check_distinct(engine, "out", out));
+    HEADWAY_TRY(check_workspace(engine, workspace, bytes, needed));
+    for (int o = 0; o < OUTPUTS; o++)
+        for (int i = 0; i < OPERANDS; i++)
+            if (operands[o].tensor && operands[i].tensor && (i >= OUTPUTS || i < o))
+                HEADWAY_TRY(check_apart(engine, operands[o].name, operands[o].tensor,
+                                        operands[i].name, operands[i].tensor));
+    for (int i = 0; i < OPERANDS; i++)
+        if (operands[i].tensor)
+            HEADWAY_TRY(
+                check_apart(engine, "workspace", &room, operands[i].name, operands[i].tensor));
+    return HEADWAY_OK;
+}
