@@ -109,33 +109,61 @@ static void panel_rows(const struct headway_row *row, const struct headway_linea
     }
 }
 
-static int64_t length_of(const struct headway_linear_job *job, int64_t b)
+int64_t headway_linear_first(const struct headway_linear_job *job, int64_t b)
 {
-    return job->lengths ? job->lengths[b] : job->rows;
+    return job->starts ? job->starts[b] : b * job->rows;
 }
 
-/* Tokens from .. until of (batch * rows), in runs of live rows; batches that follow each other
- * without a gap in memory are one run. */
+int64_t headway_linear_tokens(const struct headway_linear_job *job)
+{
+    return headway_linear_first(job, job->batch);
+}
+
+int64_t headway_linear_batch(const struct headway_linear_job *job, int64_t token)
+{
+    if (!job->starts)
+        return token / job->rows;
+    int64_t low = 0, high = job->batch;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (job->starts[middle] <= token)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int64_t headway_linear_length(const struct headway_linear_job *job, int64_t b)
+{
+    return job->lengths ? job->lengths[b]
+                        : headway_linear_first(job, b + 1) - headway_linear_first(job, b);
+}
+
+ptrdiff_t headway_linear_offset(const struct headway_linear_job *job, int64_t b, int64_t i,
+                                ptrdiff_t batch, ptrdiff_t row)
+{
+    return job->starts ? (job->starts[b] + i) * row : b * batch + i * row;
+}
+
+/* Tokens from .. until, in runs of live rows; batches that follow each other without a gap in memory
+ * are one run. */
 static void panel_tokens(const struct headway_row *row, const struct headway_linear_job *job,
                          int64_t panel, int64_t pieces, int64_t from, int64_t until)
 {
-    const int joined =
-        job->x_batch == job->rows * job->x_row && job->y_batch == job->rows * job->y_row;
+    const int joined = job->starts || (job->x_batch == job->rows * job->x_row &&
+                                       job->y_batch == job->rows * job->y_row);
     int64_t token = from;
-    while (token < until) {
-        const int64_t b = token / job->rows;
-        const int64_t i = token % job->rows;
-        int64_t end = b * job->rows + length_of(job, b);
-        if (end <= token) {
-            token = (b + 1) * job->rows;
-            continue;
-        }
-        while (joined && end < until && end % job->rows == 0 && length_of(job, end / job->rows) > 0)
-            end += length_of(job, end / job->rows);
-        end = headway_at_most(end, until);
-        panel_rows(row, job, panel, pieces, job->x + b * job->x_batch + i * job->x_row,
-                   job->y + b * job->y_batch + i * job->y_row, end - token);
-        token = end;
+    for (int64_t b = headway_linear_batch(job, from); token < until; b++) {
+        const int64_t i = token - headway_linear_first(job, b);
+        const float *x = job->x + headway_linear_offset(job, b, i, job->x_batch, job->x_row);
+        float *y = job->y + headway_linear_offset(job, b, i, job->y_batch, job->y_row);
+        int64_t end = headway_linear_first(job, b) + headway_linear_length(job, b);
+        while (joined && end < until && end == headway_linear_first(job, b + 1))
+            end += headway_linear_length(job, ++b);
+        if (end > token)
+            panel_rows(row, job, panel, pieces, x, y, headway_at_most(end, until) - token);
+        token = headway_linear_first(job, b + 1);
     }
 }
 
@@ -170,7 +198,7 @@ static void linear_task(void *context, int64_t task, int worker)
         const struct headway_linear_plan *plan = &run->plan[j];
         const int64_t from = block * plan->block_rows;
         panel_tokens(run->row, job, panel, plan->pieces, from,
-                     headway_at_most(from + plan->block_rows, job->batch * job->rows));
+                     headway_at_most(from + plan->block_rows, headway_linear_tokens(job)));
         return;
     }
 }
@@ -184,7 +212,7 @@ void headway_linear_run(const struct headway_machine *machine,
 
     for (int j = 0; j < count; j++) {
         const struct headway_linear *linear = jobs[j].linear;
-        const int64_t tokens = jobs[j].batch * jobs[j].rows;
+        const int64_t tokens = headway_linear_tokens(&jobs[j]);
         run.plan[j] = headway_linear_cut(machine, tokens, linear->inputs);
         tasks += run.plan[j].blocks * linear->panels;
         flops += 2.0 * (double)tokens * (double)linear->inputs *

@@ -39,7 +39,9 @@ void headway_linear_pack(struct headway_linear *linear, const struct headway_row
                          const struct headway_weight_view *view, float *room, const float *zeros);
 
 /* One projection of (batch, rows) tokens. Token (b, i) is computed for i < lengths[b] only.
- * y(b, i, group, c) at y[b * y_batch + i * y_row + group * y_group + c]. */
+ * y(b, i, group, c) at y[b * y_batch + i * y_row + group * y_group + c]. Packed sequences: batch b has
+ * the rows starts[b] .. starts[b + 1] - 1 of all, and (starts[b] + i) * y_row stands for the first
+ * two; so it is for x. */
 struct headway_linear_job {
     const struct headway_linear *linear;
     const float *x;
@@ -47,8 +49,19 @@ struct headway_linear_job {
     float *y;
     ptrdiff_t y_batch, y_row, y_group;
     int64_t batch, rows;
-    const int64_t *lengths; /* (batch) or NULL: rows */
+    const int64_t *lengths; /* (batch) or NULL: all rows */
+    const int64_t *starts;  /* (batch + 1) or NULL */
 };
+
+/* Tokens are counted through all batches, dead ones included: how many there are, the first of batch b
+ * (b = batch: their number), the batch of a token, and how many of batch b are live. */
+int64_t headway_linear_tokens(const struct headway_linear_job *job);
+int64_t headway_linear_first(const struct headway_linear_job *job, int64_t b);
+int64_t headway_linear_batch(const struct headway_linear_job *job, int64_t token);
+int64_t headway_linear_length(const struct headway_linear_job *job, int64_t b);
+/* Offset of token (b, i) in a tensor of these strides. */
+ptrdiff_t headway_linear_offset(const struct headway_linear_job *job, int64_t b, int64_t i,
+                                ptrdiff_t batch, ptrdiff_t row);
 
 #define HEADWAY_MAX_JOBS 3
 

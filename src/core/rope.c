@@ -1,0 +1,311 @@
+/* The tables are made by our own logarithm, exponential, sine and cosine: those of C libraries differ
+ * in their last bits from machine to machine, and a table's bits are part of every result. */
+#include "core/rope.h"
+
+#include <math.h>
+
+#include "core/attend.h"
+#include "system/parallel.h"
+
+/* ln 2 and pi / 2 as sums of numbers, the leading ones short enough for exact products. */
+#define LN2_HIGH 0x1.62e42feep-1
+#define LN2_LOW 0x1.a39ef35793c76p-33
+#define HALF_PI_HIGH 0x1.921fb5p+0
+#define HALF_PI_MIDDLE 0x1.110b46p-26
+#define HALF_PI_LOW 0x1.1a62633145c06p-54
+#define TWO_PI 0x1.921fb54442d18p+2
+
+/* Tokens of one task: their lines of the tables stay in level 1 while the heads pass by. */
+#define TURN_TOKENS 32
+
+/* x = m 2^e with m within sqrt(1/2) .. sqrt(2): log m = 2 artanh(s), s = (m - 1) / (m + 1) below
+ * 0.172, whose series ends at s^25: the rest is below 2^-68. */
+static double logarithm(double x)
+{
+    int e;
+    double m = frexp(x, &e), sum = 0.0;
+    if (m < 0.70710678118654752) {
+        m *= 2.0;
+        e--;
+    }
+    const double s = (m - 1.0) / (m + 1.0);
+    for (int n = 25; n >= 3; n -= 2)
+        sum = (sum + 1.0 / n) * (s * s);
+    return e * LN2_HIGH + (2.0 * s + (2.0 * s * sum + e * LN2_LOW));
+}
+
+/* x = n ln 2 + r with |r| below 0.35: the series to r^15, the rest is below 2^-68. */
+static double exponential(double x)
+{
+    const double n = floor(x / 0.69314718055994531 + 0.5);
+    const double r = (x - n * LN2_HIGH) - n * LN2_LOW;
+    double sum = 1.0;
+    for (int i = 15; i >= 1; i--)
+        sum = 1.0 + sum * r / i;
+    return ldexp(sum, (int)n);
+}
+
+static double power(double base, double exponent)
+{
+    return exponential(exponent * logarithm(base));
+}
+
+/* *sum + *rest = a + b exactly (Knuth's TwoSum). */
+static void add_exactly(double a, double b, double *sum, double *rest)
+{
+    *sum = a + b;
+    const double of_b = *sum - a;
+    *rest = (a - (*sum - of_b)) + (b - of_b);
+}
+
+/* Sine and cosine for |r| <= pi / 4: 1 / 3!, 1 / 5!, ... and 1 / 2!, 1 / 4!, ... with alternating
+ * signs; the rest is below 2^-59 of them. */
+static void series(double r, double *cosine, double *sine)
+{
+    static const double odd[8] = {
+        -1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+        -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000};
+    static const double even[8] = {
+        -1.0 / 2,       1.0 / 24,        -1.0 / 720,         1.0 / 40320,
+        -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000};
+    const double q = r * r;
+    double s = odd[7], c = even[7];
+    for (int n = 6; n >= 0; n--) {
+        s = s * q + odd[n];
+        c = c * q + even[n];
+    }
+    *sine = r + r * (s * q);
+    *cosine = 1.0 + c * q;
+}
+
+/* The angle t * f less n quarter turns: f is cut in two (Veltkamp), so that t * f and n * pi / 2
+ * are sums of exact products, all but the last of which cancel exactly. */
+void headway_rope_turn(int64_t position, double frequency, double *cosine, double *sine)
+{
+    const double t = (double)position;
+    const double c = frequency * 134217729.0; /* 2^27 + 1 */
+    const double high = c - (c - frequency), low = frequency - high;
+    const double n = (double)(int64_t)(t * frequency * 0.63661977236758134 + 0.5);
+    double r, rest1, rest2, x, y;
+    add_exactly(t * high - n * HALF_PI_HIGH, -(n * HALF_PI_MIDDLE), &r, &rest1);
+    add_exactly(r, t * low, &r, &rest2);
+    series(r + (rest1 + rest2 - n * HALF_PI_LOW), &x, &y);
+    const int quarter = (int)((int64_t)n & 3);
+    *cosine = quarter == 0 ? x : quarter == 1 ? -y : quarter == 2 ? -x : y;
+    *sine = quarter == 0 ? y : quarter == 1 ? x : quarter == 2 ? -y : -x;
+}
+
+void headway_rope_tables(const double *frequency, int64_t half, int64_t positions, double factor,
+                         float *cos, float *sin)
+{
+    for (int64_t t = 0; t < positions; t++)
+        for (int64_t k = 0; k < half; k++) {
+            double cosine, sine;
+            headway_rope_turn(t, frequency[k], &cosine, &sine);
+            cos[t * half + k] = (float)(cosine * factor);
+            sin[t * half + k] = (float)(sine * factor);
+        }
+}
+
+/* ---- the kinds of scaling, as Hugging Face's modeling_rope_utils has them ---------------------- */
+
+/* A wavelength is compared with the original context: frequencies that turn less than low_freq_factor
+ * times in it are divided, those that turn high_freq_factor times or more are not. */
+static double llama3(const headway_rope_config *c, double frequency)
+{
+    const double turns = (double)c->original_positions * frequency / TWO_PI;
+    if (turns < c->low_freq_factor)
+        return frequency / c->factor;
+    if (turns > c->high_freq_factor)
+        return frequency;
+    const double smooth = (turns - c->low_freq_factor) / (c->high_freq_factor - c->low_freq_factor);
+    return (1.0 - smooth) * frequency / c->factor + smooth * frequency;
+}
+
+/* The ramp's end: the pair, as a real number, that turns `beta` times in the original context. */
+static double yarn_end(const headway_rope_config *c, double theta, int64_t size, double beta)
+{
+    return (double)size * logarithm((double)c->original_positions / (beta * TWO_PI)) /
+           (2.0 * logarithm(theta));
+}
+
+static void yarn(const headway_rope_config *c, double theta, int64_t size, double *frequency)
+{
+    double low = yarn_end(c, theta, size, c->beta_fast != 0.0 ? c->beta_fast : 32.0);
+    double high = yarn_end(c, theta, size, c->beta_slow != 0.0 ? c->beta_slow : 1.0);
+    if (!c->no_truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0.0 ? low : 0.0;
+    high = high < (double)(size - 1) ? high : (double)(size - 1);
+    if (low == high)
+        high += 0.001;
+    for (int64_t k = 0; k < size / 2; k++) {
+        double ramp = ((double)k - low) / (high - low);
+        ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp;
+        frequency[k] = frequency[k] / c->factor * ramp + frequency[k] * (1.0 - ramp);
+    }
+}
+
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * logarithm(factor) + 1.0;
+}
+
+static double attention_factor(const headway_rope_config *c)
+{
+    if (c->scaling != HEADWAY_ROPE_YARN && c->scaling != HEADWAY_ROPE_LONGROPE)
+        return 1.0;
+    if (c->attention_factor != 0.0)
+        return c->attention_factor;
+    if (c->scaling == HEADWAY_ROPE_LONGROPE)
+        return c->factor <= 1.0
+                   ? 1.0
+                   : sqrt(1.0 + logarithm(c->factor) / logarithm((double)c->original_positions));
+    if (c->mscale != 0.0 && c->mscale_all_dim != 0.0)
+        return yarn_mscale(c->factor, c->mscale) / yarn_mscale(c->factor, c->mscale_all_dim);
+    return yarn_mscale(c->factor, 1.0);
+}
+
+double headway_rope_frequencies(const headway_rope_config *c, int64_t size, double *frequency)
+{
+    const int longer = c->positions > c->original_positions;
+    double theta = c->theta != 0.0 ? c->theta : 10000.0;
+    if (c->scaling == HEADWAY_ROPE_DYNAMIC && longer)
+        theta *= power(c->factor * (double)c->positions / (double)c->original_positions -
+                           (c->factor - 1.0),
+                       (double)size / (double)(size - 2));
+    for (int64_t k = 0; k < size / 2; k++) {
+        frequency[k] = power(theta, -2.0 * (double)k / (double)size);
+        if (c->scaling == HEADWAY_ROPE_LINEAR)
+            frequency[k] /= c->factor;
+        else if (c->scaling == HEADWAY_ROPE_LLAMA3)
+            frequency[k] = llama3(c, frequency[k]);
+        else if (c->scaling == HEADWAY_ROPE_LONGROPE)
+            frequency[k] /= longer ? c->long_factors[k] : c->short_factors[k];
+    }
+    if (c->scaling == HEADWAY_ROPE_YARN)
+        yarn(c, theta, size, frequency);
+    return attention_factor(c);
+}
+
+/* ---- the pass ---------------------------------------------------------------------------------- */
+
+static void norm_line(float *x, const float *norm, int64_t size, double eps)
+{
+    double part[8] = {0};
+    int64_t d = 0;
+    for (; d + 8 <= size; d += 8)
+        for (int l = 0; l < 8; l++)
+            part[l] += (double)x[d + l] * (double)x[d + l];
+    for (; d < size; d++)
+        part[d % 8] += (double)x[d] * (double)x[d];
+    for (int n = 4; n >= 1; n /= 2)
+        for (int l = 0; l < n; l++)
+            part[l] += part[l + n];
+    const double r = 1.0 / sqrt(part[0] / (double)size + eps);
+    for (d = 0; d < size; d++)
+        x[d] = (float)((double)x[d] * r * (double)norm[d]);
+}
+
+static void turn_half(float *restrict x, float *restrict y, const float *restrict cos,
+                      const float *restrict sin, int64_t half)
+{
+    for (int64_t k = 0; k < half; k++) {
+        const float a = x[k], b = y[k];
+        x[k] = a * cos[k] - b * sin[k];
+        y[k] = a * sin[k] + b * cos[k];
+    }
+}
+
+static void turn_interleaved(float *restrict x, const float *restrict cos,
+                             const float *restrict sin, int64_t half)
+{
+    for (int64_t k = 0; k < half; k++) {
+        const float a = x[2 * k], b = x[2 * k + 1];
+        x[2 * k] = a * cos[k] - b * sin[k];
+        x[2 * k + 1] = a * sin[k] + b * cos[k];
+    }
+}
+
+int64_t headway_place_offset(const struct headway_problem *p, int64_t b)
+{
+    if (p->offsets)
+        return p->offsets[b];
+    return p->bottom_right ? headway_key_length(p, b) - headway_query_length(p, b) : 0;
+}
+
+/* The token's line of the tables. */
+static int64_t place(const struct headway_places *at, int64_t token, int64_t b, int64_t i,
+                     int packed)
+{
+    if (at->data)
+        return at->data[packed ? token * at->row : b * at->batch + i * at->row];
+    return i + (at->problem ? headway_place_offset(at->problem, b) : 0);
+}
+
+/* One run of live tokens of batch b, all heads. */
+static void turn_tokens(const struct headway_turn_job *job, int64_t token, int64_t count, int64_t b)
+{
+    const struct headway_linear_job *at = job->at;
+    const struct headway_rope *rope = job->rope;
+    const int64_t half = rope->size / 2, first = token - headway_linear_first(at, b);
+    for (int64_t h = 0; h < at->linear->groups; h++)
+        for (int64_t n = 0; n < count; n++) {
+            float *x = at->y + headway_linear_offset(at, b, first + n, at->y_batch, at->y_row) +
+                       h * at->y_group;
+            if (job->norm)
+                norm_line(x, job->norm, at->linear->size, job->eps);
+            if (!half)
+                continue;
+            const int64_t t = place(&job->places, token + n, b, first + n, at->starts != NULL);
+            const float *cos = rope->cos + t * half, *sin = rope->sin + t * half;
+            if (rope->style == HEADWAY_ROPE_HALF)
+                turn_half(x, x + half, cos, sin, half);
+            else
+                turn_interleaved(x, cos, sin, half);
+        }
+}
+
+struct turn_run {
+    const struct headway_turn_job *jobs;
+};
+
+static int64_t tasks_of(const struct headway_turn_job *job)
+{
+    return headway_divide_up(headway_linear_tokens(job->at), TURN_TOKENS);
+}
+
+static void turn_task(void *context, int64_t task, int worker)
+{
+    const struct headway_turn_job *job = ((const struct turn_run *)context)->jobs;
+    (void)worker;
+    for (; task >= tasks_of(job); job++)
+        task -= tasks_of(job);
+    int64_t token = task * TURN_TOKENS;
+    const int64_t until = headway_at_most(token + TURN_TOKENS, headway_linear_tokens(job->at));
+    for (int64_t b = headway_linear_batch(job->at, token); token < until; b++) {
+        const int64_t first = headway_linear_first(job->at, b);
+        const int64_t end = headway_at_most(first + headway_linear_length(job->at, b), until);
+        if (end > token)
+            turn_tokens(job, token, end - token, b);
+        token = headway_linear_first(job->at, b + 1);
+    }
+}
+
+void headway_turn_run(const struct headway_machine *machine, const struct headway_turn_job *jobs,
+                      int count)
+{
+    struct turn_run run = {jobs};
+    int64_t tasks = 0;
+    double flops = 0.0;
+    for (int j = 0; j < count; j++) {
+        const struct headway_linear *linear = jobs[j].at->linear;
+        tasks += tasks_of(&jobs[j]);
+        flops += 8.0 * (double)headway_linear_tokens(jobs[j].at) *
+                 (double)(linear->groups * linear->size);
+    }
+    headway_parallel(machine->threads, headway_threads_for(flops, machine->threads), tasks,
+                     turn_task, &run);
+}

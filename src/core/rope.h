@@ -1,0 +1,67 @@
+/* Rotary embedding and RMS norm of projected heads: tables made once, and the pass that applies
+ * them. */
+#ifndef HEADWAY_ROPE_H
+#define HEADWAY_ROPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/linear.h"
+#include "headway/headway.h"
+
+/* Positions have 27 bits at most, so have angles: what headway_rope_turn() is exact for. */
+#define HEADWAY_ROPE_MOST (1 << 27)
+
+/* Fills frequency (size / 2), size the rotary size, from a checked configuration without tables of
+ * its own; returns the attention factor. The same bits on every machine: nothing of the C library
+ * but sqrt and exact functions has a part in it. Relative error below 2^-48. */
+double headway_rope_frequencies(const headway_rope_config *config, int64_t size, double *frequency);
+
+/* Cosine and sine of position * frequency, the product taken as exact: 0 <= position and 0 <=
+ * position * frequency, both at most HEADWAY_ROPE_MOST. The same bits on every machine; relative
+ * error below 2^-50, so that rounding to float adds less than 0.501 ulp. */
+void headway_rope_turn(int64_t position, double frequency, double *cosine, double *sine);
+
+/* cos and sin (positions, half), multiplied by factor, each rounded once. */
+void headway_rope_tables(const double *frequency, int64_t half, int64_t positions, double factor,
+                         float *cos, float *sin);
+
+struct headway_rope {
+    headway_rope_style style;
+    int64_t size; /* channels that turn; 0: none, and nothing else means anything */
+    int64_t positions;
+    const float *cos, *sin; /* (positions, size / 2) */
+};
+
+/* Where the tokens of a projection stand: token (b, i) at data[b * batch + i * row], or without data
+ * at i + offset(b), which is 0 without a problem. All lie within the tables. */
+struct headway_places {
+    const int32_t *data;
+    ptrdiff_t batch, row;
+    const struct headway_problem *problem;
+};
+
+/* Heads of a projection's live tokens, in place where the job has put them:
+ *
+ *   norm:  s = sum of x(d)^2 in double, as 8 sums over d mod 8 in order, then 4, 2, 1 of them;
+ *          x(d) = x(d) * (1 / sqrt(s / D + eps)) * norm(d) in double, rounded once
+ *   rope:  (x, y) = (x cos - y sin, x sin + y cos), each operation rounded to float
+ *
+ * Error of the norm: 1.001 u |x|; of the rotation of exact x and y: (u' + 2 u) (|x cos| + |y sin|),
+ * u' the tables' 1.002 u. */
+struct headway_turn_job {
+    const struct headway_linear_job *at;
+    const float *norm; /* (D) or NULL */
+    double eps;
+    const struct headway_rope *rope;
+    struct headway_places places;
+};
+
+/* Runs the jobs. Allocates nothing, needs no workspace. */
+void headway_turn_run(const struct headway_machine *machine, const struct headway_turn_job *jobs,
+                      int count);
+
+/* offset(b) of headway_attention_params: where row 0 stands among the keys. */
+int64_t headway_place_offset(const struct headway_problem *problem, int64_t b);
+
+#endif
