@@ -19,6 +19,17 @@ void *arena_add(struct arena *a, int64_t low, int64_t high, size_t size)
     return (char *)r->memory - low * (int64_t)size;
 }
 
+/* Bytes of one element. */
+static size_t size_of(const headway_tensor *t)
+{
+    static const size_t sizes[] = {[HEADWAY_F32] = 4,
+                                   [HEADWAY_F16] = 2,
+                                   [HEADWAY_BF16] = 2,
+                                   [HEADWAY_BOOL] = 1,
+                                   [HEADWAY_I32] = 4};
+    return sizes[t->dtype];
+}
+
 int64_t elements(const headway_tensor *t)
 {
     int64_t count = 1;
@@ -40,7 +51,7 @@ void arena_place(struct arena *a, headway_tensor *t)
     }
     if (elements(t) == 0)
         low = high = 0;
-    t->data = arena_add(a, low, high, t->dtype == HEADWAY_BOOL ? 1 : sizeof(float));
+    t->data = arena_add(a, low, high, size_of(t));
 }
 
 /* Offset of the n-th element in row-major order. */
@@ -58,7 +69,7 @@ static int64_t offset_of(const headway_tensor *t, int64_t n)
 void scatter(const headway_tensor *t, const void *dense)
 {
     const int64_t count = elements(t), run = t->rank ? t->shape[t->rank - 1] : 1;
-    const size_t size = t->dtype == HEADWAY_BOOL ? 1 : sizeof(float);
+    const size_t size = size_of(t);
     const int64_t step = run > 1 ? t->stride[t->rank - 1] : 1;
     for (int64_t n = 0; n < count; n += run) {
         char *to = (char *)t->data + offset_of(t, n) * (int64_t)size;

@@ -7,7 +7,7 @@
 
 #include "headway/headway.h"
 
-enum { MAX_REGIONS = 16 };
+enum { MAX_REGIONS = 32 };
 
 struct region {
     void *memory;

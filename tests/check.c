@@ -26,9 +26,11 @@ static struct {
         int read;
     } own[MAX_OWN];
     int own_count;
-    char name[200]; /* of the case that is open */
+    char name[600]; /* of the case that is open */
     int open;
     int failures; /* of the case that is open */
+    int trial, trial_failures;
+    char trial_text[400]; /* of the trial's first failure */
     int passed, failed, skipped;
 } run;
 
@@ -163,6 +165,11 @@ const char *check_isa(void)
     return run.isa;
 }
 
+const char *check_only(void)
+{
+    return run.only;
+}
+
 const struct headway_row *check_next_row(int *index)
 {
     const struct headway_row_entry *entry;
@@ -210,9 +217,30 @@ int check_case_failures(void)
     return run.failures;
 }
 
+void check_trial_begin(void)
+{
+    run.trial = 1;
+    run.trial_failures = 0;
+}
+
+int check_trial_end(const char **text)
+{
+    run.trial = 0;
+    *text = run.trial_text;
+    return run.trial_failures;
+}
+
 void check_fail(const char *file, int line, const char *format, ...)
 {
     va_list arguments;
+    if (run.trial) {
+        if (!run.trial_failures++) {
+            va_start(arguments, format);
+            vsnprintf(run.trial_text, sizeof run.trial_text, format, arguments);
+            va_end(arguments);
+        }
+        return;
+    }
     if (!run.open) {
         snprintf(run.name, sizeof run.name, "outside any case");
         run.open = 1;
@@ -269,6 +297,8 @@ struct mapping {
     size_t bytes;
 };
 static struct mapping *used, *spare;
+static size_t spare_bytes;
+enum { MOST_SPARE_BYTES = 1 << 26 };
 
 static struct mapping *map(size_t size, size_t page)
 {
@@ -276,6 +306,7 @@ static struct mapping *map(size_t size, size_t page)
         if ((*at)->size == size) {
             struct mapping *m = *at;
             *at = m->next;
+            spare_bytes -= m->size;
             return m;
         }
     struct mapping *m = malloc(sizeof *m);
@@ -332,6 +363,13 @@ void check_guard_free(void *memory)
     *at = m->next;
     CHECK(is_filled(m->pages, m->memory) && is_filled(m->memory + m->bytes, m->pages + m->size),
           "memory beside a buffer of %zu bytes was written", m->bytes);
+    if (spare_bytes + m->size > MOST_SPARE_BYTES) {
+        const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+        munmap(m->pages - page, m->size + 2 * page);
+        free(m);
+        return;
+    }
+    spare_bytes += m->size;
     m->next = spare;
     spare = m;
 }

@@ -27,7 +27,8 @@ int64_t check_option(const char *name, int64_t otherwise);
 const struct headway_row *check_next_row(int *index);
 
 extern uint64_t check_seed;
-const char *check_isa(void); /* --isa, or NULL */
+const char *check_isa(void);  /* --isa, or NULL */
+const char *check_only(void); /* --case, or NULL */
 
 /* Enters a case; 0 when --case excludes it. All failures until the next call belong to it. */
 int check_case(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -35,6 +36,10 @@ int check_case_failures(void); /* of the case entered last */
 /* Records a failure, prints its place and text (the first ten of a case), and goes on. */
 void check_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Failures between the two are counted and not recorded; the end returns how many there were, and
+ * the text of the first, which lasts until the next trial. */
+void check_trial_begin(void);
+int check_trial_end(const char **text);
 void check_skip(const char *what, const char *reason); /* what: a row's name or a case */
 
 #define CHECK(condition, ...) ((condition) ? (void)0 : check_fail(__FILE__, __LINE__, __VA_ARGS__))

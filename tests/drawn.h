@@ -1,0 +1,158 @@
+/* Attention problems drawn at random over every option of the API: a line of text that says one,
+ * its simpler neighbours, its operands as dense arrays that a test may change, and a call that lays
+ * them out in guarded memory. */
+#ifndef HEADWAY_DRAWN_H
+#define HEADWAY_DRAWN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "headway/headway.h"
+
+/* ---- what is drawn: numbers alone --------------------------------------------------------------
+ */
+
+/* One number each, named as in drawn.c's table. All data follows from these and the seed. */
+enum drawn_field {
+    DRAW_BATCH,
+    DRAW_QUERIES,
+    DRAW_KEYS,
+    DRAW_KV_HEADS,
+    DRAW_GROUP,
+    DRAW_SIZE,
+    DRAW_VALUE_SIZE,
+    DRAW_CAUSAL,  /* headway_causal */
+    DRAW_OFFSETS, /* 1: row offsets with HEADWAY_CAUSAL_NONE */
+    DRAW_LEFT,    /* the window; -1: unbounded */
+    DRAW_RIGHT,
+    DRAW_QUERY_LENGTHS,
+    DRAW_KEY_LENGTHS,
+    DRAW_PACKED,     /* sequences; queries and keys are then the packed lengths */
+    DRAW_KEY_STARTS, /* 1: the keys have starts of their own */
+    DRAW_INTERVAL,   /* 1: (Lq, 2), 2: (1, Lq, 2), 3: (B, Lq, 2) */
+    DRAW_MASK,       /* 1: bool, 2: f32, 3: f16, 4: bf16 */
+    DRAW_MASK_RANK,  /* 1, 2 or 4 */
+    DRAW_MASK_FULL,  /* bit a: axis a of (B, Hq, Lq, Lk) is not broadcast */
+    DRAW_SCALE,      /* 1: 0, 2: negative, 3: any, 4: large */
+    DRAW_SOFTCAP,    /* 1..5: 0.5, 5, 30, 50, 1e4 */
+    DRAW_ALIBI,      /* 1: the usual slopes, 2: any, negative ones and 0 too */
+    DRAW_SINKS,      /* 1: normal, 2: some -inf, 3: large */
+    DRAW_LSE,
+    DRAW_WEIGHTS, /* 1: of each head, 2: their mean */
+    DRAW_POISON,  /* keys and values that no row sees: 1: NaN, 2: infinite */
+    DRAW_VALUES,  /* 1: large scores, 2: tiny, 3: all equal, 4: NaN here and there, 5: infinities,
+                       6: large values */
+    DRAW_LAYOUT,  /* 1: BHLD, 2: packed QKV, 3: gaps, 4: backwards */
+    DRAW_SHARED, /* stride 0 in query, key, value along 1: batch, 2: heads, 4: rows; sum of these */
+    DRAW_LEADING, /* 1: no batch axis, 2: two batch axes, 3: those of mask, lse, ... too */
+    DRAW_THREADS, /* 1..4 */
+    DRAW_AT_END,  /* operands end, not begin, at an unreadable page */
+    DRAW_FIELDS
+};
+
+struct drawn {
+    uint64_t seed;
+    int64_t f[DRAW_FIELDS];
+};
+
+struct drawn drawn_plain(uint64_t seed);
+/* A problem of at most `cost` multiply-adds. */
+struct drawn drawn_draw(uint64_t seed, double cost);
+/* Drops what does not go together, the later field of the table first. */
+void drawn_settle(struct drawn *d);
+/* "lq=33 lk=65 mask=2": the fields that aren't plain; "plain" when all are. Until the next call. */
+const char *drawn_text(const struct drawn *d);
+/* The fields named in the text, all others plain; 0 when it isn't such a text. */
+int drawn_parse(struct drawn *d, const char *text);
+/* The n-th simpler problem, one field nearer to plain; 0 when there are no more. */
+int drawn_simpler(const struct drawn *d, int n, struct drawn *simpler);
+/* The same in the words of `headway check`, as far as it has words for it. */
+const char *drawn_command(const struct drawn *d);
+
+/* ---- its operands ------------------------------------------------------------------------------
+ */
+
+enum { MAX_OWNED = 64 };
+
+/* Dense arrays. When packed, B = batch is 1 and queries, keys are the packed lengths. */
+struct inputs {
+    int64_t batch, queries, keys, heads, kv_heads, size, value_size;
+    float *query, *key, *value; /* (B, L, H, size) */
+    int has_scale;
+    float scale, softcap;
+    headway_causal causal;
+    int64_t window_left, window_right, sequences;
+    int64_t *row_offsets, *query_lengths, *key_lengths, *query_starts, *key_starts; /* or NULL */
+    int32_t *interval;                                                              /* or NULL */
+    int interval_rank;
+    int64_t interval_batch;
+    headway_dtype mask_dtype;
+    int mask_rank; /* 0: none */
+    int64_t mask_shape[4];
+    float *mask;           /* numbers, or 0 and not 0 */
+    float *slopes, *sinks; /* or NULL */
+    int lse, weights;      /* asked for: as DRAW_LSE, DRAW_WEIGHTS */
+    int layout, shared, leading, at_end;
+    int flags_free; /* the call must raise none of invalid, division by zero, overflow */
+    uint64_t random;
+    void *owned[MAX_OWNED];
+    int owned_count;
+};
+
+struct inputs *inputs_make(const struct drawn *d);
+void inputs_free(struct inputs *in);
+/* Zeroed memory that goes with the inputs. */
+void *inputs_room(struct inputs *in, int64_t count, size_t size);
+/* A mask of that type and rank, whose extents are 1 where bit a of `full` is clear; all 0. */
+void inputs_mask_room(struct inputs *in, headway_dtype dtype, int rank, unsigned full);
+/* Where the mask's element of (b, h, i, j) is. */
+int64_t inputs_mask_index(const struct inputs *in, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* The batches that lengths and offsets count: sequences when packed. */
+int64_t inputs_batches(const struct inputs *in);
+int64_t inputs_query_length(const struct inputs *in, int64_t b);
+int64_t inputs_key_length(const struct inputs *in, int64_t b);
+/* The longest of them: extents of a mask. */
+int64_t inputs_mask_queries(const struct inputs *in);
+int64_t inputs_mask_keys(const struct inputs *in);
+/* Where row i of batch b stands among the keys. */
+int64_t inputs_place(const struct inputs *in, int64_t b, int64_t i);
+/* May row i see key j? All options but scores that overflow. */
+int inputs_sees(const struct inputs *in, int64_t b, int64_t h, int64_t i, int64_t j);
+/* Lines of the dense arrays. */
+float *inputs_query(const struct inputs *in, int64_t b, int64_t i, int64_t h);
+float *inputs_key(const struct inputs *in, int64_t b, int64_t j, int64_t g);
+float *inputs_value(const struct inputs *in, int64_t b, int64_t j, int64_t g);
+
+/* ---- the call ----------------------------------------------------------------------------------
+ */
+
+/* Dense; lse and weights NULL when they aren't asked for. Rows beyond a query length: 0 and -inf. */
+struct results {
+    int64_t outs, lses, weight_count;
+    float *out;     /* (B, Lq, Hq, Dv) */
+    float *lse;     /* (B, Hq, Lq) */
+    float *weights; /* (B, Hq, Lq, Lk) or (B, Lq, Lk) */
+};
+
+/* Calls headway_attention() in guarded memory, as attend() of attend.h does. */
+struct results inputs_attend(const headway_engine *engine, const struct inputs *in);
+float *results_out(const struct inputs *in, const struct results *r, int64_t b, int64_t i,
+                   int64_t h);
+void results_free(struct results *r);
+/* Same bits in all. */
+void results_bits(const struct results *got, const struct results *expected, const char *what);
+
+/* Largest errors in units of the bound. */
+struct errors {
+    double out, lse, weights;
+};
+/* The double reference's answer; owned by the inputs. */
+struct reference {
+    double *out, *out_bound, *lse, *lse_bound, *weights, *weights_bound;
+};
+struct reference inputs_reference(struct inputs *in);
+/* Fails the case where a result is further from the reference than its bound. */
+struct errors results_compare(const struct results *got, const struct reference *expected);
+
+#endif
