@@ -1,121 +1,212 @@
-/* Which keys a query row may see: ranges from causality and lengths, and the caller's mask, read in
- * place one block of keys at a time. */
+/* Which keys a query row may see: ranges from causality, window, lengths and intervals, and the
+ * caller's mask, read in place one block of keys at a time. */
 #include <math.h>
+#include <string.h>
 
-#include "core/attend.h"
+#include "core/tile.h"
 
 int64_t headway_query_length(const struct headway_problem *problem, int64_t b)
 {
-    return problem->query_lengths ? problem->query_lengths[b] : problem->query_rows;
+    if (problem->query_lengths)
+        return problem->query_lengths[b];
+    if (problem->query_starts)
+        return problem->query_starts[b + 1] - problem->query_starts[b];
+    return problem->query_rows;
 }
 
 int64_t headway_key_length(const struct headway_problem *problem, int64_t b)
 {
-    return problem->key_lengths ? problem->key_lengths[b] : problem->keys;
+    if (problem->key_lengths)
+        return problem->key_lengths[b];
+    if (problem->key_starts)
+        return problem->key_starts[b + 1] - problem->key_starts[b];
+    return problem->keys;
 }
 
-/* Offsets may be any int64: row + offset + 1 saturates instead of overflowing. */
-static int64_t causal_end(int64_t row, int64_t offset)
+int64_t headway_row_offset(const struct headway_problem *problem, int64_t b)
 {
-    if (offset > INT64_MAX - row - 1)
-        return INT64_MAX;
-    return row + 1 + offset;
+    if (problem->offsets)
+        return problem->offsets[b];
+    if (problem->bottom_right)
+        return headway_key_length(problem, b) - headway_query_length(problem, b);
+    return 0;
+}
+
+/* Offsets may be any int64: sums and differences stop at the ends. */
+static int64_t plus(int64_t a, int64_t b)
+{
+    if (b > 0)
+        return a > INT64_MAX - b ? INT64_MAX : a + b;
+    return a < INT64_MIN - b ? INT64_MIN : a + b;
+}
+
+static int64_t clamp(int64_t x, int64_t most)
+{
+    return x < 0 ? 0 : x < most ? x : most;
+}
+
+/* The range of one query row: low and high are its first and last allowed key, less the row. */
+static void row_range(const struct headway_problem *p, const struct headway_lanes *l, int64_t row,
+                      int64_t keys, int64_t low, int64_t high, int64_t *first, int64_t *last)
+{
+    *first = clamp(plus(low, row), keys);
+    *last = clamp(plus(high, row + 1), keys);
+    if (p->interval.data) {
+        const int32_t *at =
+            p->interval.data + l->b * p->interval.batch + (l->query_start + row) * p->interval.row;
+        const int64_t begin = at[0], end = at[p->interval.end];
+        *first = begin > *first ? begin : *first;
+        *last = headway_at_most(end, *last);
+    }
+    if (*first >= *last)
+        *first = *last = 0;
+}
+
+/* The extremes over all live lanes; rows never fall, so without an interval neither do the ends of
+ * the ranges that aren't empty. */
+static void find_extremes(struct headway_lanes *l)
+{
+    int any = 0;
+    l->first_min = l->last_max = 0;
+    l->first_max = l->first[0];
+    l->last_min = l->last[0];
+    for (int lane = 0; lane < l->n; lane++) {
+        const int64_t first = l->first[lane], last = l->last[lane];
+        l->first_max = first > l->first_max ? first : l->first_max;
+        l->last_min = headway_at_most(last, l->last_min);
+        if (last == 0)
+            continue;
+        l->first_min = any ? headway_at_most(first, l->first_min) : first;
+        l->last_max = last > l->last_max ? last : l->last_max;
+        any = 1;
+    }
 }
 
 void headway_mask_ranges(const struct headway_problem *problem, struct headway_lanes *l)
 {
     const int64_t keys = headway_key_length(problem, l->b);
-    int64_t offset = 0;
-    if (problem->offsets)
-        offset = problem->offsets[l->b];
-    else if (problem->bottom_right)
-        offset = keys - headway_query_length(problem, l->b);
+    const int64_t offset = headway_row_offset(problem, l->b);
+    const int64_t left = problem->window_left;
+    const int64_t right = problem->causal ? 0 : problem->window_right;
+    const int64_t low = left == INT64_MAX ? INT64_MIN : plus(offset, -left);
+    const int64_t high = right == INT64_MAX ? INT64_MAX : plus(offset, right);
 
-    int64_t row = l->start / problem->group;
-    int64_t head = l->start % problem->group;
-    int64_t last = keys;
+    int64_t row = l->start / l->group;
+    int64_t head = l->start % l->group;
+    int64_t first = 0, last = 0;
     for (int lane = 0; lane < l->width; lane++) {
-        if (problem->causal && lane < l->n && (lane == 0 || head == 0)) {
-            const int64_t end = causal_end(row, offset);
-            last = end < keys ? (end > 0 ? end : 0) : keys;
-        }
-        l->first[lane] = 0;
+        if (lane < l->n && (lane == 0 || head == 0))
+            row_range(problem, l, row, keys, low, high, &first, &last);
+        l->first[lane] = first;
         l->last[lane] = last;
-        if (++head == problem->group) {
+        if (++head == l->group) {
             head = 0;
             row++;
         }
     }
-    /* Rows never fall, so the ranges' ends don't either. */
-    l->first_min = l->first_max = 0;
-    l->last_min = l->last[0];
-    l->last_max = l->last[l->n - 1];
+    find_extremes(l);
 }
 
-void headway_lane_offsets(const struct headway_problem *problem, const struct headway_lanes *l,
-                          ptrdiff_t batch, ptrdiff_t row, ptrdiff_t head, ptrdiff_t *offset)
+static size_t element_size(enum headway_mask_kind kind)
 {
-    const int64_t group = problem->group;
-    int64_t within = l->start % group;
-    ptrdiff_t at = l->b * batch + l->start / group * row + (l->kv_head * group + within) * head;
-    for (int lane = 0; lane < l->n; lane++) {
-        offset[lane] = at;
-        at += head;
-        if (++within == group) {
-            within = 0;
-            at += row - group * head;
-        }
-    }
+    return kind == HEADWAY_MASK_BOOL ? 1 : kind == HEADWAY_MASK_F32 ? 4 : 2;
 }
 
-/* Lanes that read different mask lines; 1 when one line serves the whole tile. */
-static int distinct_lines(const struct headway_problem *p, const struct headway_lanes *l)
+/* The mask's lines from the block's first key on, in place; one serves the whole tile where lanes
+ * don't differ. Returns how many. */
+static int lines_of(const struct headway_problem *p, const struct headway_lanes *l, int64_t start,
+                    const unsigned char **at)
 {
-    return p->mask.row == 0 && (p->mask.head == 0 || p->group == 1) ? 1 : l->n;
+    const struct headway_mask *m = &p->mask;
+    const size_t size = element_size(m->kind);
+    const int used = m->row == 0 && (m->head == 0 || l->group == 1) ? 1 : l->n;
+    ptrdiff_t offset[HEADWAY_MAX_WIDTH];
+    headway_lane_offsets(l, 0, m->batch, m->row, m->head, offset);
+    for (int lane = 0; lane < used; lane++)
+        at[lane] =
+            (const unsigned char *)m->data + (offset[lane] + start * m->key) * (ptrdiff_t)size;
+    return used;
 }
 
-/* line[j] = 0 or -inf; returns how many are -inf. */
-static inline int expand_bool(const unsigned char *m, ptrdiff_t stride, int count, float *line)
+/* A mask of a line for every row is read once, so each block waits for it: the next one's is asked
+ * for a block ahead. */
+static void prefetch_lines(const unsigned char *const *at, int used, size_t bytes, size_t ahead)
 {
-    int out = 0;
-    for (int j = 0; j < count; j++) {
-        const int excluded = m[j * stride] == 0;
-        line[j] = excluded ? -INFINITY : 0.0f;
-        out += excluded;
-    }
-    return out;
+    for (int lane = 0; lane < used; lane++)
+        if (lane == 0 || at[lane] != at[lane - 1])
+            for (size_t byte = 0; byte < bytes; byte += LINE_FLOATS * sizeof(float))
+                __builtin_prefetch(at[lane] + ahead + byte, 0, 2);
 }
 
-/* Points at[] to the mask's lines for keys start .. start + count - 1 as floats: in place where
- * they are that, else converted into `lines`. fewest and most: keys that a bool line excludes. */
-static void read_lines(const struct headway_problem *p, const struct headway_lanes *l, int used,
-                       int64_t start, int count, float *lines, const float **at, int *fewest,
-                       int *most)
+static void cut(struct headway_block *block, int low, int high)
+{
+    block->start += low;
+    block->count = high - low;
+}
+
+/* Bool lines: bits of lanes. */
+static int allow(const struct headway_problem *p, const struct headway_row *row,
+                 const struct headway_lanes *l, const struct headway_mask_room *room,
+                 const unsigned char **at, int used, struct headway_block *block)
 {
     const ptrdiff_t stride = p->mask.key;
-    ptrdiff_t offsets[HEADWAY_MAX_WIDTH];
-    headway_lane_offsets(p, l, p->mask.batch, p->mask.row, p->mask.head, offsets);
-    *fewest = count;
-    *most = 0;
-    for (int lane = 0; lane < used; lane++) {
-        const ptrdiff_t offset = offsets[lane] + start * stride;
-        float *line = lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
-        at[lane] = line;
-        if (p->mask.kind == HEADWAY_MASK_BOOL) {
-            const unsigned char *m = (const unsigned char *)p->mask.data + offset;
-            /* The constant lets the compiler see that bytes follow each other. */
-            const int out =
-                stride == 1 ? expand_bool(m, 1, count, line) : expand_bool(m, stride, count, line);
-            *fewest = out < *fewest ? out : *fewest;
-            *most = out > *most ? out : *most;
+    const uint64_t live = l->n == 64 ? UINT64_MAX : (UINT64_C(1) << l->n) - 1;
+    uint64_t *allowed = room->allowed, all = live;
+    int low = 0, high = block->count;
+
+    if (used == 1 && l->n > 1) {
+        for (int j = 0; j < block->count; j++)
+            allowed[j] = at[0][j * stride] ? live : 0;
+    } else {
+        for (int lane = 0; stride != 1 && lane < used; lane++) {
+            unsigned char *line = (unsigned char *)room->lines + lane * HEADWAY_KEY_BLOCK;
+            for (int j = 0; j < block->count; j++)
+                line[j] = at[lane][j * stride];
+            at[lane] = line;
+        }
+        row->bits(allowed, at, used, block->count);
+    }
+    while (low < high && allowed[low] == 0)
+        low++;
+    while (high > low && allowed[high - 1] == 0)
+        high--;
+    for (int j = low; j < high; j++)
+        all &= allowed[j];
+    cut(block, low, high);
+    if (all != live)
+        block->allowed = allowed + low;
+    return low < high;
+}
+
+/* Bits of a float, exactly that of binary16. */
+static uint32_t widen_f16(uint32_t half)
+{
+    const uint32_t sign = (half & 0x8000) << 16, rest = half & 0x7fff;
+    const float small = (float)(int32_t)rest * 0x1p-24f;
+    uint32_t bits;
+    memcpy(&bits, &small, sizeof bits);
+    if (rest >= 0x7c00)
+        bits = (rest << 13) + (UINT32_C(224) << 23);
+    else if (rest >= 0x0400)
+        bits = (rest << 13) + (UINT32_C(112) << 23);
+    return sign | bits;
+}
+
+/* line[j] = at[j * stride] as a float. */
+static void read_line(enum headway_mask_kind kind, const unsigned char *at, ptrdiff_t stride,
+                      int count, float *line)
+{
+    const float *wide = (const float *)(const void *)at;
+    const uint16_t *narrow = (const uint16_t *)(const void *)at;
+    for (int j = 0; j < count; j++) {
+        uint32_t bits;
+        if (kind == HEADWAY_MASK_F32) {
+            line[j] = wide[j * stride];
             continue;
         }
-        const float *m = (const float *)p->mask.data + offset;
-        if (stride == 1)
-            at[lane] = m;
-        else
-            for (int j = 0; j < count; j++)
-                line[j] = m[j * stride];
+        bits = narrow[j * stride];
+        bits = kind == HEADWAY_MASK_F16 ? widen_f16(bits) : bits << 16;
+        memcpy(&line[j], &bits, sizeof bits);
     }
 }
 
@@ -153,37 +244,47 @@ static void spread(const struct headway_row *row, const struct headway_lanes *l,
             bias[(ptrdiff_t)j * l->width + lane] = at[0][j];
 }
 
-/* A float mask of a line for every row is read once, so each block waits for it: the next one's is
- * asked for a block ahead. */
-static void prefetch_lines(const float *const *at, int used, int count)
+/* Float lines: a bias. Lines that are floats one after the other are not copied. */
+static int add(const struct headway_problem *p, const struct headway_row *row,
+               const struct headway_lanes *l, const struct headway_mask_room *room,
+               const unsigned char *const *at, int used, struct headway_block *block)
 {
+    const enum headway_mask_kind kind = p->mask.kind;
+    const ptrdiff_t stride = p->mask.key;
+    const float *line[HEADWAY_MAX_WIDTH];
+    int low, high;
+
+    for (int lane = 0; lane < used; lane++) {
+        float *copy = room->lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
+        line[lane] = copy;
+        if (kind == HEADWAY_MASK_F32 && stride == 1)
+            line[lane] = (const float *)(const void *)at[lane];
+        else if (kind == HEADWAY_MASK_F16)
+            read_line(HEADWAY_MASK_F16, at[lane], stride, block->count, copy);
+        else
+            read_line(kind, at[lane], stride, block->count, copy);
+    }
+    seen_keys(line, used, block->count, &low, &high);
+    if (low == high)
+        return 0;
     for (int lane = 0; lane < used; lane++)
-        for (int j = 0; j < count; j += LINE_FLOATS)
-            __builtin_prefetch(at[lane] + HEADWAY_KEY_BLOCK + j, 0, 2);
+        line[lane] += low;
+    cut(block, low, high);
+    spread(row, l, used, line, block->count, room->bias);
+    block->bias = room->bias;
+    return 1;
 }
 
-enum headway_block headway_mask_block(const struct headway_problem *problem,
-                                      const struct headway_row *row, const struct headway_lanes *l,
-                                      int64_t *start, int *count, float *lines, float *bias)
+int headway_mask_block(const struct headway_problem *problem, const struct headway_row *row,
+                       const struct headway_lanes *l, const struct headway_mask_room *room,
+                       struct headway_block *block)
 {
-    const float *at[HEADWAY_MAX_WIDTH];
-    int low, high, fewest, most;
-    if (problem->mask.kind == HEADWAY_MASK_NONE)
-        return HEADWAY_BLOCK_PLAIN;
-    const int used = distinct_lines(problem, l);
-    read_lines(problem, l, used, *start, *count, lines, at, &fewest, &most);
-    seen_keys(at, used, *count, &low, &high);
-    if (low == high)
-        return HEADWAY_BLOCK_SKIP;
-    if (problem->mask.kind == HEADWAY_MASK_F32 && problem->mask.key == 1 && used > 1)
-        prefetch_lines(at, used, *count);
-    const int left_out = *count - (high - low);
-    *start += low;
-    *count = high - low;
-    if (problem->mask.kind == HEADWAY_MASK_BOOL && fewest == left_out && most == left_out)
-        return HEADWAY_BLOCK_PLAIN;
-    for (int lane = 0; lane < used; lane++)
-        at[lane] += low;
-    spread(row, l, used, at, *count, bias);
-    return HEADWAY_BLOCK_BIAS;
+    const unsigned char *at[HEADWAY_MAX_WIDTH];
+    const size_t size = element_size(problem->mask.kind);
+    const int used = lines_of(problem, l, block->start, at);
+    if (problem->mask.key == 1 && used > 1)
+        prefetch_lines(at, used, (size_t)block->count * size, HEADWAY_KEY_BLOCK * size);
+    if (problem->mask.kind == HEADWAY_MASK_BOOL)
+        return allow(problem, row, l, room, at, used, block);
+    return add(problem, row, l, room, at, used, block);
 }

@@ -18,10 +18,32 @@ int headway_threads_for(double flops, int threads)
     return useful < threads ? (int)useful : threads;
 }
 
+/* Pairs of a query row and a key that causality and window leave, roughly: keys that lie beyond the
+ * ends count. Offsets are taken as bottom right. */
+static double pairs_of(const struct headway_problem *p, double rows, double keys)
+{
+    const int64_t right = p->causal ? 0 : p->window_right;
+    const double left = p->window_left < p->keys ? (double)p->window_left : keys;
+    const double window = left + (right < p->keys ? (double)right : keys) + 1.0;
+    if (p->causal && window >= keys) {
+        const double seen = p->offsets || p->bottom_right ? keys : rows < keys ? rows : keys;
+        const double least = seen - rows;
+        return rows * (seen + (least > 0.0 ? least : 0.0)) / 2.0;
+    }
+    return rows * (window < keys ? window : keys);
+}
+
 static double flops_of(const struct headway_problem *p)
 {
-    return 2.0 * (double)p->batch * (double)p->heads * (double)p->query_rows * (double)p->keys *
-           (double)(p->size + p->value_size);
+    double pairs = 0.0;
+    if (p->query_starts)
+        for (int64_t b = 0; b < p->batch; b++)
+            pairs += pairs_of(p, (double)(p->query_starts[b + 1] - p->query_starts[b]),
+                              (double)(p->key_starts[b + 1] - p->key_starts[b]));
+    else
+        pairs = (double)p->batch * pairs_of(p, (double)p->query_rows, (double)p->keys);
+    const double products = (double)(p->size * (p->weights.data ? 2 : 1) + p->value_size);
+    return 2.0 * (double)p->heads * pairs * products;
 }
 
 /* Floats that one lane of a tile needs at hand: query, scores and sums. */
@@ -46,21 +68,38 @@ static int64_t tile_vectors(const struct headway_problem *p, const struct headwa
 
 static int plan_scratch(const struct headway_problem *p, struct headway_attend_plan *plan)
 {
+    const enum headway_mask_kind kind = p->mask.kind;
     const int64_t w = plan->width;
-    const int64_t masked = p->mask.kind != HEADWAY_MASK_NONE ? HEADWAY_KEY_BLOCK : 0;
-    const int64_t merged = p->keys > HEADWAY_SEGMENT_KEYS ? p->value_size : 0;
+    const int64_t words = kind == HEADWAY_MASK_BOOL ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t added = kind != HEADWAY_MASK_NONE && !words ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t lines =
+        added || (p->weights.data && p->mean_weights) ? HEADWAY_KEY_BLOCK : words / 4;
+    const int64_t merged = p->keys > HEADWAY_SEGMENT_KEYS || p->appended ? p->value_size : 0;
     int64_t end = 0;
     const int ok = headway_reserve(&plan->panel, &end, p->size, w) &&
                    headway_reserve(&plan->scores, &end, HEADWAY_KEY_BLOCK, w) &&
-                   headway_reserve(&plan->bias, &end, masked, w) &&
-                   headway_reserve(&plan->lines, &end, masked, w) &&
+                   headway_reserve(&plan->allowed, &end, words, 2) &&
+                   headway_reserve(&plan->bias, &end, added, w) &&
+                   headway_reserve(&plan->lines, &end, lines, w) &&
                    headway_reserve(&plan->sum, &end, p->value_size, w) &&
                    headway_reserve(&plan->later, &end, merged, w) &&
                    headway_reserve(&plan->stats, &end, 4, w) &&
-                   headway_reserve(&plan->range, &end, 2, w) &&
                    headway_reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size);
     plan->worker_floats = (size_t)end;
     return ok;
+}
+
+/* How many vectors the widest tile has; tiles are then as even as they can be. */
+static void cut_tiles(struct headway_attend_plan *plan, int64_t most, int64_t wanted)
+{
+    plan->tiles = headway_divide_up(plan->vectors, most);
+    if (plan->tiles < headway_at_most(wanted, plan->vectors)) {
+        plan->tiles = headway_at_most(wanted, plan->vectors);
+        plan->why = "narrow enough that every thread has work";
+    }
+    if (plan->tiles > 0)
+        plan->tiles =
+            headway_divide_up(plan->vectors, headway_divide_up(plan->vectors, plan->tiles));
 }
 
 int headway_attend_plan(const struct headway_problem *problem,
@@ -68,22 +107,21 @@ int headway_attend_plan(const struct headway_problem *problem,
 {
     const int lanes = machine->row->lanes;
     const int threads = headway_threads_for(flops_of(problem), machine->threads);
-    int64_t rows, heads;
-    if (!headway_mul(problem->query_rows, problem->group, &rows) ||
-        !headway_mul(problem->batch, problem->kv_heads, &heads))
+    const int mean = problem->mean_weights;
+    int64_t rows, units;
+    plan->group = mean ? 1 : problem->group;
+    plan->units = mean ? 1 : problem->kv_heads;
+    if (!headway_mul(problem->query_rows, plan->group, &rows) ||
+        !headway_mul(problem->batch, plan->units, &units))
         return -1;
     plan->vectors = headway_divide_up(rows, lanes);
-    plan->tiles = headway_divide_up(plan->vectors, tile_vectors(problem, machine, &plan->why));
-    const int64_t wanted = threads > 1 && heads > 0
-                               ? headway_divide_up((int64_t)threads * TASKS_PER_THREAD, heads)
-                               : 1;
-    if (plan->tiles < headway_at_most(wanted, plan->vectors)) {
-        plan->tiles = headway_at_most(wanted, plan->vectors);
-        plan->why = "narrow enough that every thread has work";
-    }
-    if (!headway_mul(heads, plan->tiles, &plan->tasks))
+    cut_tiles(plan, tile_vectors(problem, machine, &plan->why),
+              threads > 1 && units > 0
+                  ? headway_divide_up((int64_t)threads * TASKS_PER_THREAD, units)
+                  : 1);
+    if (!headway_mul(units, plan->tiles, &plan->tasks))
         return -1;
-    if (problem->value_size == 0 && !problem->lse.data)
+    if (problem->value_size == 0 && !problem->lse.data && !problem->weights.data)
         plan->tasks = 0; /* nothing is asked for */
     plan->threads = (int)headway_at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
     plan->width =
