@@ -15,7 +15,7 @@ void headway_merge_scalar(const struct headway_merge *g)
         g->row_sum[lane] = fmaf(g->row_sum[lane], x, g->later_sum[lane] * y);
         for (int64_t d = 0; d < g->m; d++) {
             const int64_t at = d * w + lane;
-            g->sum[at] = fmaf(g->sum[at], x, g->later[at] * y);
+            g->sum[at] = fmaf(g->sum[at], x, (g->later ? g->later[at] : 0.0f) * y);
         }
         g->row_max[lane] = top;
     }

@@ -10,5 +10,6 @@ const struct headway_row headway_row_scalar = {
     .merge = headway_merge_scalar,
     .pack = headway_pack_scalar,
     .unpack = headway_unpack_scalar,
+    .bits = headway_bits_scalar,
     .peak = headway_peak_scalar,
 };

@@ -2,24 +2,27 @@
 
 #include "exp_scalar.h"
 #include "row_scalar.h"
+#include "tanh_scalar.h"
 
-/* The lane's scores with bias and limits applied, in place; returns their maximum with row_max. */
-static float limit(const struct headway_softmax *s, int lane)
+/* Score j of a lane with everything applied that was given; at is its place in a (keys, w) array. */
+static float apply(const struct headway_softmax *s, int lane, int j, int at)
 {
-    const int w = s->vectors * SCALAR_LANES;
-    float top = s->row_max[lane];
+    float score = s->scores[at];
 
-    for (int j = 0; j < s->keys; j++) {
-        float *score = &s->scores[j * w + lane];
-        if (s->bias) {
-            const float bias = s->bias[j * w + lane];
-            *score = bias == -INFINITY ? -INFINITY : fmaf(bias, HEADWAY_EXP_UNIT, *score);
-        }
-        if (s->first && !(s->first[lane] <= j && j < s->last[lane]))
-            *score = -INFINITY;
-        top = *score > top ? *score : top;
+    if (s->cap > 0) {
+        const float limit = HEADWAY_TANH_LIMIT(s->cap);
+        score = score > limit ? limit : score < -limit ? -limit : score;
+        score = s->cap * tanh_scalar(score * s->inverse_cap);
     }
-    return top;
+    if (s->slope)
+        score = fmaf(s->slope[lane], (float)(s->distance[lane] + j), score);
+    if (s->bias)
+        score = s->bias[at] == -INFINITY ? -INFINITY : fmaf(s->bias[at], HEADWAY_EXP_UNIT, score);
+    if (s->allowed && !(s->allowed[j] >> lane & 1))
+        score = -INFINITY;
+    if (s->first && !(s->first[lane] <= j && j < s->last[lane]))
+        score = -INFINITY;
+    return score;
 }
 
 void headway_softmax_scalar(const struct headway_softmax *s)
@@ -27,7 +30,12 @@ void headway_softmax_scalar(const struct headway_softmax *s)
     const int w = s->vectors * SCALAR_LANES;
 
     for (int lane = 0; lane < w; lane++) {
-        const float top = limit(s, lane);
+        float top = s->row_max[lane];
+        for (int j = 0; j < s->keys; j++) {
+            const float score = apply(s, lane, j, j * w + lane);
+            s->scores[j * w + lane] = score;
+            top = score > top ? score : top;
+        }
         const float ref = top == -INFINITY ? 0.0f : top;
         const float rescale = exp_scalar(s->row_max[lane] - ref);
         float sum = s->row_sum[lane] * rescale;

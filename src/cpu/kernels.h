@@ -80,7 +80,9 @@ typedef void headway_gemm_fn(const struct headway_gemm *g);
  *
  *   s(j) = scores(j)
  *   with cap > 0, in the same units:
- *     s(j) = cap * tanh(s(j) * inverse_cap)               tanh is tanh_poly.h's
+ *     s(j) = cap * tanh(t * inverse_cap)                  tanh and LIMIT are tanh_poly.h's; t is
+ *                                                         s(j) kept within +-LIMIT(cap), where
+ *                                                         tanh is +-1: no product overflows
  *   with slope, distance (w):
  *     s(j) = fma(slope, (float)(distance + j), s(j))      the sum in int32, then rounded
  *   with bias (keys, w), in natural units:
@@ -104,7 +106,7 @@ struct headway_softmax {
     int keys;
     int vectors;
     float *scores;
-    float cap, inverse_cap; /* cap 0: none */
+    float cap, inverse_cap; /* cap 0: none; else 1 / cap, or FLT_MAX where that overflows */
     const float *slope;
     const int32_t *distance;
     const float *bias;
@@ -119,8 +121,8 @@ typedef void headway_softmax_fn(const struct headway_softmax *s);
  *   x = e(row_max - ref), y = e(later_max - ref)
  *   row_sum = fma(row_sum, x, later_sum * y)
  *   sum(d)  = fma(sum(d), x, later(d) * y)                        d < m, sum and later (m, w)
- *   row_max = top */
-/* later NULL: zeros, which are not read. */
+ *   row_max = top
+ * later NULL: zeros, which are not read. */
 struct headway_merge {
     int64_t m;
     int vectors;
