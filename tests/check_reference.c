@@ -1,20 +1,22 @@
 /* The double reference against answers worked out by hand: it is not trusted alone. */
-#include "check.h"
-#include "headway/headway.h"
-#include "oracle/reference.h"
+#include "check_reference.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { CAPACITY = 4096 };
-
-static double out[CAPACITY], bound[CAPACITY], lse[CAPACITY], lse_bound[CAPACITY], probs[CAPACITY];
-static double probs_bound[CAPACITY], mean[CAPACITY], mean_bound[CAPACITY];
+double out[CAPACITY], bound[CAPACITY], lse[CAPACITY], lse_bound[CAPACITY], probs[CAPACITY];
+double probs_bound[CAPACITY], mean[CAPACITY], mean_bound[CAPACITY];
 static const struct headway_reference_out results = {out,   bound,       lse,  lse_bound,
                                                      probs, probs_bound, mean, mean_bound};
 
-/* Fills the result arrays with a number that no case expects. */
+headway_tensor dense(const void *data, headway_dtype dtype, int rank, int64_t a, int64_t b,
+                     int64_t c, int64_t d)
+{
+    const int64_t shape[4] = {a, b, c, d};
+    return headway_tensor_dense((void *)(uintptr_t)data, dtype, rank, shape);
+}
+
 static void forget(void)
 {
     for (int i = 0; i < CAPACITY; i++) {
@@ -23,29 +25,15 @@ static void forget(void)
     }
 }
 
-static headway_tensor dense(const void *data, headway_dtype dtype, int rank, int64_t a, int64_t b,
-                            int64_t c, int64_t d)
-{
-    const int64_t shape[4] = {a, b, c, d};
-    headway_tensor t = {.data = (void *)(uintptr_t)data, .dtype = dtype, .rank = rank};
-    int64_t stride = 1;
-    for (int axis = rank - 1; axis >= 0; axis--) {
-        t.shape[axis] = shape[axis];
-        t.stride[axis] = stride;
-        stride *= shape[axis];
-    }
-    return t;
-}
-
-static void attend(const headway_attention_params *params, const headway_tensor *query,
-                   const headway_tensor *key, const headway_tensor *value)
+void attend(const headway_attention_params *params, const headway_tensor *query,
+            const headway_tensor *key, const headway_tensor *value)
 {
     forget();
     CHECK(headway_reference_attention(params, query, key, value, &results) == 0, "out of memory");
 }
 
-static void expect(const double *got, const double *wanted, int64_t count, double tolerance,
-                   const char *what)
+void expect(const double *got, const double *wanted, int64_t count, double tolerance,
+            const char *what)
 {
     for (int64_t i = 0; i < count; i++) {
         int same = isnan(wanted[i])   ? isnan(got[i])
@@ -55,9 +43,8 @@ static void expect(const double *got, const double *wanted, int64_t count, doubl
     }
 }
 
-/* One head, D = Dv = 1, query of zeros: every visible key counts the same, key j's value is j. */
-static void uniform(headway_attention_params *params, int64_t lq, int64_t lk, const double *wanted,
-                    const char *what)
+void uniform(headway_attention_params *params, int64_t lq, int64_t lk, const double *wanted,
+             const char *what)
 {
     float q[16] = {0}, k[16], v[16];
     for (int j = 0; j < 16; j++) {
@@ -576,7 +563,11 @@ static void run_separate(const struct layer *l)
     headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
     config.heads = HQ;
     config.kv_heads = HKV;
-    headway_mha_weights w = {sizeof w, NULL, NULL, &wq, &bq, &wk, &bk, &wv, &bv, &wo, &bo};
+    headway_mha_weights w = HEADWAY_MHA_WEIGHTS_INIT;
+    w.query = &wq, w.query_bias = &bq;
+    w.key = &wk, w.key_bias = &bk;
+    w.value = &wv, w.value_bias = &bv;
+    w.out = &wo, w.out_bias = &bo;
     run_layer(&config, &w, NULL, &query, &key, &value);
 }
 
@@ -647,8 +638,11 @@ static void check_layer_storage(void)
         parts[n] = dense(fused + n * CHANNELS * WIDTH, HEADWAY_F32, 2, CHANNELS, WIDTH, 1, 1);
         biases[n] = dense(bias + n * CHANNELS, HEADWAY_F32, 1, CHANNELS, 1, 1, 1);
     }
-    headway_mha_weights s = {sizeof s,   NULL,      NULL,       &parts[0], &biases[0], &parts[1],
-                             &biases[1], &parts[2], &biases[2], &wo,       NULL};
+    headway_mha_weights s = HEADWAY_MHA_WEIGHTS_INIT;
+    s.query = &parts[0], s.query_bias = &biases[0];
+    s.key = &parts[1], s.key_bias = &biases[1];
+    s.value = &parts[2], s.value_bias = &biases[2];
+    s.out = &wo;
     run_layer(&config, &s, NULL, &input, &input, &input);
     expect(out, first, 24, 0, "separate");
     for (int n = 0; n < 3; n++) {
@@ -686,6 +680,7 @@ int main(int argc, char **argv)
     check_nan();
     check_sizes();
     check_bounds();
+    check_options();
     check_layer_by_hand();
     check_layer_heads();
     check_layer_sizes();

@@ -268,16 +268,16 @@ static void sum_row(const struct problem *p, const struct row *row, double *out,
     for (int64_t d = 0; d < p->value_size; d++) {
         if (!(factor < 0.5))
             bound[d] = fmin(bound[d], hull(p, row, d));
-        bound[d] += (double)row->keys * 0x1p-125 * largest[d] +
-                    rounding_of(p, row) / ROUNDOFF * SUBNORMAL;
+        bound[d] +=
+            (double)row->keys * 0x1p-125 * largest[d] + rounding_of(p, row) / ROUNDOFF * SUBNORMAL;
     }
 }
 
 static void store_lse(const struct problem *p, const struct row *row,
                       const struct headway_reference_out *results)
 {
-    int64_t at = (row->s.batch * p->query_heads + row->h) * p->query_length + row->s.first_query +
-                 row->i;
+    int64_t at =
+        (row->s.batch * p->query_heads + row->h) * p->query_length + row->s.first_query + row->i;
     double lse = !row->any ? row->sink : row->is_nan ? NAN : row->top + log(row->sum);
     if (results->lse)
         results->lse[at] = lse;
