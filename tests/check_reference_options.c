@@ -426,7 +426,7 @@ static void check_weights(void)
     const double b1 = f1 * s1 + 0x1p-125, b2 = f2 * s2 + 0x1p-125;
     expect(probs_bound, (double[]){f1 * (1 - s1), b1, 0, 0, f2 * (1 - s2), b2, 0, 0}, 8, 1e-9 * b1,
            "bound");
-    const double wanted = (b1 + b2 + 3 * u * (s1 + s2 + b1 + b2)) / 2;
+    const double wanted = (b1 + b2 + 2 * u * (s1 + s2 + b1 + b2)) / 2;
     expect(mean_bound + 1, &wanted, 1, 1e-9 * wanted, "mean's bound");
     CHECK(mean[4] == 77777 && probs[8] == 77777, "wrote beyond the weights");
     const float far[2] = {0, 1e7f};
@@ -489,7 +489,7 @@ static void check_bound_terms(void)
     p.softcap = 2;
     one_row(&p, 1, k, v, 1);
     const double nearest = tanh((3 - 15 * u) / 2), c = 1 - nearest * nearest;
-    const double capped = c * 15 * u + 14 * u * t3 + 0x1p-147;
+    const double capped = c * 15 * u + 11 * u * t3 + 0x1p-147;
     double e = capped + 4 * u * t3;
     double wanted = (expm1(2 * e) + 17 * u) * 2;
     expect(bound, &wanted, 1, 1e-9 * wanted, "softcap");
@@ -540,7 +540,7 @@ static float plain_score(struct row_case *c, int j)
     for (int d = 0; d < ROW_SIZE; d++)
         s = fmaf(c->k[j * ROW_SIZE + d], c->q[d] * scale, s);
     if (c->cap > 0)
-        s = cap * off(c, tanh((double)(s * (1 / cap))), 7);
+        s = cap * off(c, tanh((double)(s * (1 / cap))), 4);
     s = fmaf(c->slope * unit, (float)(j - c->place), s);
     return fmaf(c->bias[j], unit, s);
 }

@@ -41,13 +41,13 @@
  * and are divided by their sum, so both results lie between the smallest v - dv and the largest
  * v + dv, up to R times the largest |v| + dv; a sink's value is 0. The bound is the smaller of the
  * two. A weight's bound is the same with v = 1 at its key and 0 elsewhere; a mean of Hq weights adds
- * Hq + 1 roundings.
+ * Hq roundings.
  *
  * Near the ends of f32's range something comes on top, far below all else otherwise. A weight below
  * 2^-125.5 of the largest is 0 (exp_poly.h), and what is subnormal has lost digits, at most 2^-150
  * for each operation: Lk 2^-125 max_j (|v| + dv) + R/u 2^-150, for a projection (K + 2) 2^-150. */
 
-#define TANH 8.0 /* u: the 4 ulp of tanh_poly.h */
+#define TANH 5.0 /* u: the 2.5 ulp of tanh_poly.h */
 
 /* From here on a sum rounds to infinity in f32. */
 #define FLOAT_OVERFLOW 0x1.ffffffp127
@@ -296,7 +296,7 @@ static void store_weight(const struct problem *p, const struct row *row, int64_t
     int64_t i = row->s.first_query + row->i;
     int64_t at = ((row->s.batch * heads + h) * p->query_length + i) * keys + key;
     int64_t mean_at = (row->s.batch * p->query_length + i) * keys + key;
-    double rounding = ((double)heads + 1) * ROUNDOFF;
+    double rounding = (double)heads * ROUNDOFF;
     if (results->probs)
         results->probs[at] = weight;
     if (results->probs_bound)
