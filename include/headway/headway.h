@@ -224,12 +224,21 @@ HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
  * an output's axes must nest: sorted by stride, each steps over all elements of the smaller ones.
  * params may be NULL.
  *
- * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24,
- * n = Lk + Lk/64 + 16 (weights below 2^-125.5 are 0, hence the term in Lk):
+ * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24, the same on every
+ * instruction set as the bits are, and for every dtype of mask, as F16 and BF16 are F32 exactly:
  *   |out - exact| <= (expm1(2 * e) + n * u) * sum_j p(j) |value(j)| + Lk * 2^-125 * max_j |value(j)|
  *                    + n * 2^-150
- *   e = max over valid j of ((D + 4) * u * |scale| * sum_d |q(d) k(j,d)| + 4 * u * |score(j)|)
- *   |lse - exact| <= e + n * u + 2 * u * |lse|
+ *   |lse - exact| <= e + n * u + 2 * u * |lse|; 0 where the row has no valid key
+ *   |weight - exact| <= (expm1(2 * e) + n * u) * weight + 2^-125; of the mean over heads: the heads'
+ *                    mean of that, and Hq * u * mean
+ *   n = Lk + Lk/64 + 16, with sinks 9 more (weights below 2^-125.5 are 0, hence what has 2^-125);
+ *   Lk of packed sequences is the sequence's own
+ *   e = max over valid j of (c(j) * (D + 4) * u * m(j) + 4 * u * |score(j)|
+ *                            + 4 * u * |alibi_slopes[h] * (j - (i + offset[b]))|
+ *                            + 11 * u * |capped(j)| + 2^-148 * softcap), and 4 * u * |sinks[h]|
+ *   m(j) = |scale| * sum_d |q(d) k(j,d)|
+ *   c(j) = 1 - tanh(max(0, |scale * dot| - (D + 4) * u * m(j)) / softcap)^2, capped(j) the score
+ *   after softcap; without softcap c(j) is 1 and the terms of softcap are 0
  * with scale 0 or not subnormal, and neither scale * query nor the sum of a score above FLT_MAX.
  * Where Lk * max_j |value(j)| is above FLT_MAX the result is as stated, but floating-point exception
  * flags may be raised on the way; finite inputs raise none of them otherwise.
