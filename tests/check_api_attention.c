@@ -9,12 +9,12 @@ enum { B = 2, LQ = 3, LK = 5, HQ = 4, HKV = 2, D = 8, DV = 6, FLOATS = 2000, UNT
 
 struct fixture {
     headway_attention_params params;
-    headway_tensor query, key, value, out, mask, lse;
+    headway_tensor query, key, value, out, mask, lse, weights, interval, positions;
     const headway_engine *engine;
     const headway_attention_params *params_at;
     const headway_tensor *query_at, *key_at, *value_at, *out_at;
-    float scale;
-    int64_t offsets[B], query_lengths[B], key_lengths[B];
+    float scale, slopes[HQ], sinks[HQ];
+    int64_t offsets[B], query_lengths[B], key_lengths[B], query_starts[3], key_starts[3];
     float memory[FLOATS]; /* all operands, one after the other */
     _Alignas(64) unsigned char workspace[1 << 20];
     void *workspace_at;
@@ -31,7 +31,7 @@ static void reset(void)
 {
     static const int64_t query[4] = {B, LQ, HQ, D}, key[4] = {B, LK, HKV, D},
                          value[4] = {B, LK, HKV, DV}, out[4] = {B, LQ, HQ, DV},
-                         mask[4] = {B, HQ, LQ, LK}, lse[3] = {B, HQ, LQ};
+                         mask[4] = {B, HQ, LQ, LK}, lse[3] = {B, HQ, LQ}, interval[3] = {B, LQ, 2};
     const headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
     f.params = params;
     f.params_at = &f.params;
@@ -41,6 +41,9 @@ static void reset(void)
     f.mask = headway_tensor_dense(f.memory + 600, HEADWAY_F32, 4, mask);
     f.lse = headway_tensor_dense(f.memory + 800, HEADWAY_F32, 3, lse);
     f.out = headway_tensor_dense(f.memory + 1000, HEADWAY_F32, 4, out);
+    f.weights = headway_tensor_dense(f.memory + 1200, HEADWAY_F32, 4, mask);
+    f.interval = headway_tensor_dense(f.memory + 1400, HEADWAY_I32, 3, interval);
+    f.positions = headway_tensor_dense(f.memory + 1500, HEADWAY_I32, 2, query);
     f.query_at = &f.query;
     f.key_at = &f.key;
     f.value_at = &f.value;
@@ -54,14 +57,78 @@ static void reset(void)
         f.query_lengths[b] = LQ;
         f.key_lengths[b] = LK - b;
     }
+    for (int h = 0; h < HQ; h++) {
+        f.slopes[h] = 0.5f;
+        f.sinks[h] = -INFINITY;
+    }
     for (int i = 0; i < FLOATS; i++)
         f.memory[i] = 0.01f * (float)(i % 17);
+    for (int i = 0; i < B * LQ * 2; i++)
+        memcpy(f.memory + 1400 + i, &(int32_t){i % 2 ? LK : -1}, sizeof(int32_t));
     f.workspace_at = f.workspace;
     f.bytes = UNTOUCHED;
     f.bytes_at = &f.bytes;
     memset(f.text, '#', sizeof f.text);
     f.text_at = f.text;
     f.text_size = sizeof f.text;
+}
+
+/* Two sequences packed along the lengths of a batch of one. */
+static void pack(void)
+{
+    f.query.shape[0] = f.key.shape[0] = f.value.shape[0] = f.out.shape[0] = f.lse.shape[0] = 1;
+    f.params.mask = NULL;
+    f.params.sequences = 2;
+    f.params.query_starts = f.query_starts;
+    f.params.key_starts = f.key_starts;
+    f.query_starts[0] = f.key_starts[0] = 0;
+    f.query_starts[1] = 1;
+    f.query_starts[2] = LQ;
+    f.key_starts[1] = 4;
+    f.key_starts[2] = LK;
+}
+
+/* Every tensor with (2, 2) in place of the batch. */
+static void lead(void)
+{
+    headway_tensor *const all[] = {&f.query, &f.key, &f.value,   &f.out,
+                                   &f.mask,  &f.lse, &f.weights, &f.interval};
+    for (int n = 0; n < COUNT(all); n++) {
+        headway_tensor *t = all[n];
+        memmove(t->shape + 1, t->shape, (size_t)t->rank * sizeof *t->shape);
+        memmove(t->stride + 1, t->stride, (size_t)t->rank * sizeof *t->stride);
+        t->rank++;
+        t->shape[0] = 2;
+        t->stride[0] = 2 * t->stride[1];
+    }
+    f.params.interval = &f.interval;
+    f.params.weights = &f.weights;
+}
+
+/* More keys than the memory holds. */
+static void many_keys(int64_t keys)
+{
+    f.key.shape[1] = f.value.shape[1] = keys;
+    f.key.stride[1] = f.value.stride[1] = 0;
+    f.params.alibi_slopes = f.slopes;
+}
+
+static void slopes_and_offsets(void)
+{
+    f.params.alibi_slopes = f.slopes;
+    f.params.row_offsets = f.offsets;
+}
+
+static headway_tensor *interval(void)
+{
+    f.params.interval = &f.interval;
+    return &f.interval;
+}
+
+static headway_tensor *weights(void)
+{
+    f.params.weights = &f.weights;
+    return &f.weights;
 }
 
 /* Which functions look at the argument. */
@@ -227,6 +294,98 @@ BAD(offsets_missing, f.params.causal = HEADWAY_CAUSAL_OFFSETS)
 BAD(offsets_top_left, f.params.causal = HEADWAY_CAUSAL_TOP_LEFT; f.params.row_offsets = f.offsets)
 BAD(offsets_besides, f.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
     f.params.row_offsets = f.offsets)
+BAD(window_left, f.params.window_left = -2)
+BAD(window_right, f.params.window_right = INT64_MIN)
+BAD(interval_rank_1, interval()->rank = 1)
+BAD(interval_rank_4, interval()->rank = 4)
+BAD(interval_f32, interval()->dtype = HEADWAY_F32)
+BAD(interval_batch, interval()->shape[0] = 3)
+BAD(interval_rows, interval()->shape[1] = 1)
+BAD(interval_ends, interval()->shape[2] = 1)
+BAD(interval_2, interval()->rank = 2)
+BAD(interval_far, interval()->stride[2] = INT64_MIN)
+BAD(interval_data, interval()->data = NULL)
+BAD(interval_odd, interval()->data = (char *)f.interval.data + 2)
+BAD(interval_is_out, interval()->data = f.out.data)
+BAD(interval_is_lse, interval()->data = f.lse.data)
+BAD(interval_is_weights, interval()->data = f.weights.data; weights())
+BAD(softcap_negative, f.params.softcap = -1)
+BAD(softcap_nan, f.params.softcap = NAN)
+BAD(softcap_inf, f.params.softcap = INFINITY)
+BAD(softcap_tiny, f.params.softcap = 1e-38f)
+BAD(softcap_huge, f.params.softcap = 3e38f)
+BAD(slope_nan, f.params.alibi_slopes = f.slopes; f.slopes[2] = NAN)
+BAD(slope_inf, f.params.alibi_slopes = f.slopes; f.slopes[3] = -INFINITY)
+BAD(slopes_offset, slopes_and_offsets(); f.offsets[1] = INT32_MAX - LQ - LK + 1)
+BAD(slopes_offset_low, slopes_and_offsets(); f.offsets[0] = -(INT32_MAX - LQ - LK + 1))
+BAD(slopes_offset_most, slopes_and_offsets(); f.offsets[0] = INT64_MAX)
+BAD(slopes_offset_least, slopes_and_offsets(); f.offsets[1] = INT64_MIN)
+BAD(slopes_keys, many_keys(INT32_MAX - LQ + 1))
+BAD(slopes_bottom_right, many_keys(INT32_MAX / 2); f.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT)
+BAD(sink_nan, f.params.sinks = f.sinks; f.sinks[0] = NAN)
+BAD(sink_inf, f.params.sinks = f.sinks; f.sinks[3] = INFINITY)
+BAD(sequences_negative, pack(); f.params.sequences = -1)
+BAD(sequences_least, pack(); f.params.sequences = INT64_MIN)
+BAD(sequences_alone, f.params.sequences = 2)
+BAD(sequences_few, pack(); f.params.sequences = 1)
+BAD(sequences_none, pack(); f.params.sequences = 0)
+BAD(key_starts_alone, f.params.key_starts = f.key_starts)
+BAD(key_starts_missing, pack(); f.params.key_starts = NULL)
+BAD(starts_batch, pack(); f.query.shape[0] = f.key.shape[0] = f.value.shape[0] = 2)
+BAD(starts_query_lengths, pack(); f.params.query_lengths = f.query_lengths)
+BAD(starts_key_lengths, pack(); f.params.key_lengths = f.key_lengths)
+BAD(starts_weights, pack(); weights())
+BAD(starts_first, pack(); f.query_starts[0] = 1)
+BAD(starts_first_least, pack(); f.key_starts[0] = INT64_MIN)
+BAD(starts_falling, pack(); f.key_starts[1] = -1)
+BAD(starts_high, pack(); f.query_starts[1] = LQ + 1)
+BAD(starts_most, pack(); f.key_starts[1] = INT64_MAX)
+BAD(starts_short, pack(); f.query_starts[2] = LQ - 1)
+BAD(starts_long, pack(); f.key_starts[2] = LK + 1)
+BAD(starts_lse, pack(); f.lse.shape[2] = LQ - 1)
+BAD(starts_lse_batch, pack(); f.lse.shape[0] = 2)
+BAD(starts_out, pack(); f.out.shape[1] = LQ - 1)
+BAD(starts_mask, pack(); f.params.mask = &f.mask)
+BAD(starts_offset, pack(); slopes_and_offsets(); f.offsets[1] = INT64_MAX)
+BAD(query_positions, f.params.query_positions = &f.positions)
+BAD(key_positions, f.params.key_positions = &f.positions)
+BAD(weights_rank_2, weights()->rank = 2)
+BAD(weights_rank_5, weights()->rank = 5)
+BAD(weights_f16, weights()->dtype = HEADWAY_F16)
+BAD(weights_batch, weights()->shape[0] = 1)
+BAD(weights_heads, weights()->shape[1] = HKV)
+BAD(weights_rows, weights()->shape[2] = LQ + 1)
+BAD(weights_keys, weights()->shape[3] = LK - 1)
+BAD(weights_mean, weights()->rank = 3)
+BAD(weights_inner, weights()->stride[3] = 2)
+BAD(weights_inner_0, weights()->stride[3] = 0)
+BAD(weights_stride_0, weights()->stride[0] = 0)
+BAD(weights_close, weights()->stride[2] = LK - 1)
+BAD(weights_far, weights()->stride[1] = INT64_MAX)
+BAD(weights_data, weights()->data = NULL)
+BAD(weights_odd, weights()->data = (char *)f.weights.data + 1)
+BAD(weights_is_out, weights()->data = (float *)f.out.data + 143)
+BAD(weights_is_lse, weights()->data = f.lse.data)
+BAD(weights_is_query, weights()->data = f.query.data)
+BAD(weights_is_key, weights()->data = f.key.data)
+BAD(weights_is_value, weights()->data = f.value.data)
+BAD(weights_is_mask, weights()->data = f.mask.data)
+BAD(key_no_batch, f.key.rank = 3)
+BAD(query_leads, lead(); f.query.stride[0] += 1)
+BAD(key_leads, lead(); f.key.stride[0] = 0)
+BAD(value_leads, lead(); f.value.stride[1] = -f.value.stride[1])
+BAD(out_leads, lead(); f.out.stride[0] *= 2)
+BAD(lse_leads, lead(); f.lse.stride[0] *= 2)
+BAD(mask_leads, lead(); f.mask.stride[0] = INT64_C(1) << 40)
+BAD(mask_lead_shared, lead(); f.mask.shape[1] = 1)
+BAD(interval_leads, lead(); f.interval.stride[0] = -5)
+BAD(weights_leads, lead(); f.weights.stride[0] *= 2)
+BAD(key_lead_extents, lead(); f.key.shape[0] = 1)
+BAD(key_lead_rank, lead(); f.key.rank = 6)
+BAD(query_rank_9, f.query.rank = HEADWAY_MAX_RANK + 1)
+BAD(query_rank_least, f.query.rank = INT_MIN)
+BAD(mask_rank_least, f.mask.rank = INT_MIN)
+BAD(lse_rank_most, f.lse.rank = INT_MAX)
 BAD(scale_nan, f.scale = NAN; f.params.scale = &f.scale)
 BAD(scale_inf, f.scale = -INFINITY; f.params.scale = &f.scale)
 BAD(workspace_missing, f.workspace_at = NULL)
@@ -343,6 +502,98 @@ static const struct bad bads[] = {
     CASE(offsets_missing, ARGUMENT, "row_offsets", ALL),
     CASE(offsets_top_left, ARGUMENT, "row_offsets", ALL),
     CASE(offsets_besides, ARGUMENT, "row_offsets", ALL),
+    CASE(window_left, ARGUMENT, "window_left: -2, expected 0 or more, or -1", ALL),
+    CASE(window_right, ARGUMENT, "window_right: -9223372036854775808, expected", ALL),
+    CASE(interval_rank_1, ARGUMENT, "interval: rank 1, expected 3 (B, Lq, 2)", ALL),
+    CASE(interval_rank_4, ARGUMENT, "interval: rank 4, expected 3 (B, Lq, 2)", ALL),
+    CASE(interval_f32, ARGUMENT, "interval: dtype F32 (0), expected I32", ALL),
+    CASE(interval_batch, ARGUMENT, "interval: extent 3 on axis 0, expected 1 or 2", ALL),
+    CASE(interval_rows, ARGUMENT, "interval: extent 1 on axis 1, expected 3", ALL),
+    CASE(interval_ends, ARGUMENT, "interval: extent 1 on axis 2, expected 2", ALL),
+    CASE(interval_2, ARGUMENT, "interval: extent 2 on axis 0, expected 3", ALL),
+    CASE(interval_far, MEMORY, "interval", ALL),
+    CASE(interval_data, ARGUMENT, "interval: data is NULL", CALL),
+    CASE(interval_odd, ARGUMENT, "interval: data is not aligned", CALL),
+    CASE(interval_is_out, OVERLAP, "out: overlaps interval", CALL),
+    CASE(interval_is_lse, OVERLAP, "lse: overlaps interval", CALL),
+    CASE(interval_is_weights, OVERLAP, "weights: overlaps interval", CALL),
+    CASE(softcap_negative, ARGUMENT, "softcap: -1, expected 0 (none) or 2^-125 .. 2^125", ALL),
+    CASE(softcap_nan, ARGUMENT, "softcap: nan, expected", ALL),
+    CASE(softcap_inf, ARGUMENT, "softcap: inf, expected", ALL),
+    CASE(softcap_tiny, ARGUMENT, "softcap: 1e-38, expected", ALL),
+    CASE(softcap_huge, ARGUMENT, "softcap: 3e+38, expected", ALL),
+    CASE(slope_nan, ARGUMENT, "alibi_slopes: nan for head 2, expected a finite number", ALL),
+    CASE(slope_inf, ARGUMENT, "alibi_slopes: -inf for head 3, expected", ALL),
+    CASE(slopes_offset, ARGUMENT, "row_offsets: 2147483640 for batch 1, expected -2147", ALL),
+    CASE(slopes_offset_low, ARGUMENT, "row_offsets: -2147483640 for batch 0, expected -2147", ALL),
+    CASE(slopes_offset_most, ARGUMENT, "row_offsets: 9223372036854775807 for batch 0", ALL),
+    CASE(slopes_offset_least, ARGUMENT, "row_offsets: -9223372036854775808 for batch 1", ALL),
+    CASE(slopes_keys, ARGUMENT, "alibi_slopes: given with lengths 3 and 2147483645", ALL),
+    CASE(slopes_bottom_right, ARGUMENT, "alibi_slopes: given with lengths 3 and 10737", ALL),
+    CASE(sink_nan, ARGUMENT, "sinks: nan for head 0, expected a finite number, or -inf", ALL),
+    CASE(sink_inf, ARGUMENT, "sinks: inf for head 3, expected", ALL),
+    CASE(sequences_negative, ARGUMENT, "sequences: -1 with query_starts, expected 0 or more", ALL),
+    CASE(sequences_least, ARGUMENT, "sequences: -9223372036854775808 with query_starts", ALL),
+    CASE(sequences_alone, ARGUMENT, "sequences: 2 without query_starts, expected 0", ALL),
+    CASE(sequences_few, ARGUMENT, "query_starts: 1 at 1, the last, expected 3", ALL),
+    CASE(sequences_none, ARGUMENT, "query_starts: 0 at 0, the last, expected 3", ALL),
+    CASE(key_starts_alone, ARGUMENT, "key_starts: given without query_starts, expected NULL", ALL),
+    CASE(key_starts_missing, ARGUMENT, "key_starts: NULL with 5 packed keys for 3", ALL),
+    CASE(starts_batch, ARGUMENT, "query_starts: given with a batch of 2, expected 1", ALL),
+    CASE(starts_query_lengths, ARGUMENT, "query_lengths: given with query_starts, expected", ALL),
+    CASE(starts_key_lengths, ARGUMENT, "key_lengths: given with query_starts, expected", ALL),
+    CASE(starts_weights, ARGUMENT, "weights: given with query_starts, expected NULL", ALL),
+    CASE(starts_first, ARGUMENT, "query_starts: 1 at 0, expected 0", ALL),
+    CASE(starts_first_least, ARGUMENT, "key_starts: -9223372036854775808 at 0, expected 0", ALL),
+    CASE(starts_falling, ARGUMENT, "key_starts: -1 at 1, expected 0..5", ALL),
+    CASE(starts_high, ARGUMENT, "query_starts: 4 at 1, expected 0..3", ALL),
+    CASE(starts_most, ARGUMENT, "key_starts: 9223372036854775807 at 1, expected 0..5", ALL),
+    CASE(starts_short, ARGUMENT, "query_starts: 2 at 2, the last, expected 3", ALL),
+    CASE(starts_long, ARGUMENT, "key_starts: 6 at 2, expected 4..5", ALL),
+    CASE(starts_lse, ARGUMENT, "lse: extent 2 on axis 2, expected 3", ALL),
+    CASE(starts_lse_batch, ARGUMENT, "lse: extent 2 on axis 0, expected 1", ALL),
+    CASE(starts_out, ARGUMENT, "out: extent 2 on axis 1, expected 3", CALL),
+    CASE(starts_mask, ARGUMENT, "mask: extent 3 on axis 2, expected 1 or 2", ALL),
+    CASE(starts_offset, ARGUMENT, "row_offsets: 9223372036854775807 for batch 1", ALL),
+    CASE(query_positions, ARGUMENT, "query_positions: given, expected NULL", ALL),
+    CASE(key_positions, ARGUMENT, "key_positions: given, expected NULL", ALL),
+    CASE(weights_rank_2, ARGUMENT, "weights: rank 2, expected 3 (B, Lq, Lk) or 4 (B, Hq", ALL),
+    CASE(weights_rank_5, ARGUMENT, "weights: rank 5, expected 3 (B, Lq, Lk) or 4 (B, Hq", ALL),
+    CASE(weights_f16, UNSUPPORTED, "weights: dtype F16 (1), expected F32", ALL),
+    CASE(weights_batch, ARGUMENT, "weights: extent 1 on axis 0, expected 2", ALL),
+    CASE(weights_heads, ARGUMENT, "weights: extent 2 on axis 1, expected 4", ALL),
+    CASE(weights_rows, ARGUMENT, "weights: extent 4 on axis 2, expected 3", ALL),
+    CASE(weights_keys, ARGUMENT, "weights: extent 4 on axis 3, expected 5", ALL),
+    CASE(weights_mean, ARGUMENT, "weights: extent 4 on axis 1, expected 3", ALL),
+    CASE(weights_inner, ARGUMENT, "weights: innermost stride 2, expected 1", ALL),
+    CASE(weights_inner_0, ARGUMENT, "weights: innermost stride 0, expected 1", ALL),
+    CASE(weights_stride_0, OVERLAP, "weights: stride 0 of axis 0, expected more", ALL),
+    CASE(weights_close, OVERLAP, "weights: stride 4 of axis 2, expected more than 4", ALL),
+    CASE(weights_far, MEMORY, "weights", ALL),
+    CASE(weights_data, ARGUMENT, "weights: data is NULL", CALL),
+    CASE(weights_odd, ARGUMENT, "weights: data is not aligned", CALL),
+    CASE(weights_is_out, OVERLAP, "weights: overlaps out", CALL),
+    CASE(weights_is_lse, OVERLAP, "weights: overlaps lse", CALL),
+    CASE(weights_is_query, OVERLAP, "weights: overlaps query", CALL),
+    CASE(weights_is_key, OVERLAP, "weights: overlaps key", CALL),
+    CASE(weights_is_value, OVERLAP, "weights: overlaps value", CALL),
+    CASE(weights_is_mask, OVERLAP, "weights: overlaps mask", CALL),
+    CASE(key_no_batch, ARGUMENT, "key: rank 3, expected 4 (B, Lk, Hkv, D)", ALL),
+    CASE(query_leads, ARGUMENT, "query: stride 193 of axis 0, expected 192", ALL),
+    CASE(key_leads, ARGUMENT, "key: stride 0 of axis 0, expected 160", ALL),
+    CASE(value_leads, ARGUMENT, "value: stride 120 of axis 0, expected -120", ALL),
+    CASE(out_leads, ARGUMENT, "out: stride 288 of axis 0, expected 144", CALL),
+    CASE(lse_leads, ARGUMENT, "lse: stride 48 of axis 0, expected 24", ALL),
+    CASE(mask_leads, ARGUMENT, "mask: stride 1099511627776 of axis 0, expected 120", ALL),
+    CASE(mask_lead_shared, ARGUMENT, "mask: stride 120 of axis 0, expected 0", ALL),
+    CASE(interval_leads, ARGUMENT, "interval: stride -5 of axis 0, expected 12", ALL),
+    CASE(weights_leads, ARGUMENT, "weights: stride 240 of axis 0, expected 120", ALL),
+    CASE(key_lead_extents, ARGUMENT, "key: extent 1 on axis 0, expected 2", ALL),
+    CASE(key_lead_rank, ARGUMENT, "key: rank 6, expected 4 (B, Lk, Hkv, D), or 5 with query", ALL),
+    CASE(query_rank_9, ARGUMENT, "query: rank 9, expected 4 (B, Lq, Hq, D), or 3..8", ALL),
+    CASE(query_rank_least, ARGUMENT, "query: rank -2147483648", ALL),
+    CASE(mask_rank_least, ARGUMENT, "mask: rank -2147483648", ALL),
+    CASE(lse_rank_most, ARGUMENT, "lse: rank 2147483647", ALL),
     CASE(scale_nan, ARGUMENT, "scale", ALL),
     CASE(scale_inf, ARGUMENT, "scale", ALL),
     CASE(workspace_missing, HEADWAY_ERROR_WORKSPACE, "workspace: NULL", CALL),

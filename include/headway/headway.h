@@ -172,7 +172,8 @@ typedef enum headway_causal {
  * Packed sequences (varlen): with query_starts and key_starts the batch's extent is 1 and the length
  * axes hold all sequences one after the other; sequence b is rows starts[b] .. starts[b+1] - 1.
  * Above, B then means `sequences`, i and j count from the sequence's start, and Lq and Lk of a mask
- * are the longest sequence's; interval, lse and positions have the packed length.
+ * are the longest sequence's; interval, lse and positions have the packed length (lse also without
+ * its first axis).
  */
 typedef struct headway_attention_params {
     size_t size;
@@ -190,8 +191,9 @@ typedef struct headway_attention_params {
      * Lk) or query's rank, where every extent may be 1 (broadcast). Any strides. Read in place.
      * NULL: none. */
     const headway_tensor *mask;
-    float softcap;                      /* 0: none; else a positive number */
-    const float *alibi_slopes;          /* (Hq) finite, or NULL; headway_alibi_slopes() */
+    float softcap;                      /* 0: none; else 2^-125 .. 2^125 */
+    /* (Hq) finite, or NULL; headway_alibi_slopes(). With them |offset| + Lq + Lk is below 2^31. */
+    const float *alibi_slopes;
     const float *sinks;                 /* (Hq) finite or -inf (no sink), or NULL */
     /* headway_mha_forward() of a layer with rotary embedding: positions of the tokens, I32 (Lq) or
      * (B|1, Lq), and of Lk. NULL: i + offset[b] and j; in self-attention key_positions NULL means
@@ -209,7 +211,8 @@ typedef struct headway_attention_params {
 
 /* The slopes of ALiBi (Press et al. 2022, "Train Short, Test Long") for any number of heads: with n
  * the largest power of two <= heads, slope h is 2^(-8 (h+1) / n) for h < n, then every other one of
- * the same sequence for 2n heads. slopes: (heads). */
+ * the same sequence for 2n heads. slopes: (heads), each within 0.501 ulp, whole powers of two exact,
+ * the same bits on every machine. ARGUMENT when heads < 1 or slopes is NULL. */
 HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
 
 #define HEADWAY_WORKSPACE_ALIGNMENT 64

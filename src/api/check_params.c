@@ -35,41 +35,46 @@ static headway_status check_starts(const headway_engine *engine, const char *nam
     return HEADWAY_OK;
 }
 
-/* Packed sequences: the problem's sizes become those of a batch of them. */
+/* What may stand beside packed sequences. */
+static headway_status check_packed(const headway_engine *engine,
+                                   const headway_attention_params *params, int64_t batch)
+{
+    if (!params->query_starts && params->key_starts)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "key_starts: given without query_starts, expected NULL");
+    if (params->query_starts ? params->sequences < 0 : params->sequences != 0)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "sequences: %lld %s query_starts, expected %s",
+                            (long long)params->sequences, params->query_starts ? "with" : "without",
+                            params->query_starts ? "0 or more" : "0");
+    if (!params->query_starts)
+        return HEADWAY_OK;
+    if (batch != 1)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "query_starts: given with a batch of %lld, expected 1 (sequences are "
+                            "packed along the length)",
+                            (long long)batch);
+    if (params->query_lengths || params->key_lengths || params->weights)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "%s: given with query_starts, expected NULL",
+                            params->query_lengths ? "query_lengths"
+                            : params->key_lengths ? "key_lengths"
+                                                  : "weights");
+    return HEADWAY_OK;
+}
+
+/* The problem's sizes become those of a batch of sequences. */
 static headway_status check_sequences(const headway_engine *engine,
                                       const headway_attention_params *params,
                                       struct headway_problem *p)
 {
-    const char *wrong = params->key_starts       ? "key_starts"
-                        : params->sequences != 0 ? "sequences"
-                                                 : NULL;
-    p->query_starts = p->key_starts = NULL;
-    if (!params->query_starts && !wrong)
-        return HEADWAY_OK;
-    if (!params->query_starts)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "%s: given without query_starts, expected %s", wrong,
-                            params->key_starts ? "NULL" : "0");
-    if (params->sequences < 0)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "sequences: %lld, expected 0 or more with query_starts",
-                            (long long)params->sequences);
-    if (p->batch != 1)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "query_starts: given with a batch of %lld, expected 1 (sequences are "
-                            "packed along the length)",
-                            (long long)p->batch);
-    if (params->query_lengths || params->key_lengths)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "%s: given with query_starts, expected NULL",
-                            params->query_lengths ? "query_lengths" : "key_lengths");
-    if (params->weights)
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "weights: given with query_starts, expected NULL");
     const int64_t rows = p->query_rows, keys = p->keys;
-    p->batch = params->sequences;
+    HEADWAY_TRY(check_packed(engine, params, p->batch));
     p->query_starts = params->query_starts;
     p->key_starts = params->key_starts ? params->key_starts : params->query_starts;
+    if (!p->query_starts)
+        return HEADWAY_OK;
+    p->batch = params->sequences;
     HEADWAY_TRY(
         check_starts(engine, "query_starts", p->query_starts, p->batch, rows, &p->query_rows));
     if (!params->key_starts && keys != rows)
@@ -192,8 +197,8 @@ static headway_status check_numbers(const headway_engine *engine,
 /* What is asked for before its place is known must count in the plan. */
 static void *place_of(const headway_tensor *tensor)
 {
-    static float nowhere[1];
-    return tensor->data ? tensor->data : nowhere;
+    static const float nowhere[1];
+    return tensor->data ? tensor->data : (void *)nowhere;
 }
 
 static headway_status check_interval(const headway_engine *engine, const headway_tensor *interval,
