@@ -22,6 +22,7 @@ headway_softmax_fn headway_softmax_avx512;
 headway_merge_fn headway_merge_avx512;
 headway_pack_fn headway_pack_avx512;
 headway_unpack_fn headway_unpack_avx512;
+headway_bits_fn headway_bits_avx512;
 
 static int64_t peak_avx512(int64_t rounds, float *sink)
 {
@@ -49,5 +50,6 @@ const struct headway_row headway_row_avx512 = {
     .merge = headway_merge_avx512,
     .pack = headway_pack_avx512,
     .unpack = headway_unpack_avx512,
+    .bits = headway_bits_avx512,
     .peak = peak_avx512,
 };

@@ -1,12 +1,13 @@
 /* Online softmax and segment merge for AVX-512: lanes are query rows, so maximum, sum and rescaling
  * are vertical and nothing is reduced across lanes. The operations and their order are those of
- * cpu/kernels.h and cpu/exp_poly.h. */
+ * cpu/kernels.h, cpu/exp_poly.h and cpu/tanh_poly.h. */
 #include <immintrin.h>
 
 #include "cpu/exp_poly.h"
 #include "cpu/kernels.h"
+#include "cpu/tanh_poly.h"
 
-#if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) || \
+#if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                   \
     !defined(__AVX512VL__)
 #error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
@@ -45,35 +46,112 @@ INLINE __m512 reference_of(__m512 top)
     return _mm512_mask_blend_ps(empty, top, _mm512_setzero_ps());
 }
 
-/* First pass: bias and range go into the scores, and top becomes the running maximum. */
-INLINE void apply_and_max(const int vectors, const int has_bias, const int has_range,
-                          const struct headway_softmax *s, __m512 *top)
+/* tanh_poly.h's tanh of a size, which is no less than 0 or a NaN. */
+INLINE __m512 tanh_f32x16(__m512 size)
+{
+    const __m512 shift = _mm512_set1_ps(HEADWAY_TANH_SHIFT), half = _mm512_set1_ps(0.5f);
+    const __m512 x = _mm512_min_ps(_mm512_set1_ps(HEADWAY_TANH_MAX), size);
+    const __m512 u = _mm512_fmadd_ps(x, _mm512_set1_ps(HEADWAY_TANH_RATE), shift);
+    const __m512 n = _mm512_sub_ps(u, shift);
+    const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(HEADWAY_TANH_STEP), x);
+    const __m512 power = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(u), 23));
+    __m512 p = _mm512_set1_ps(HEADWAY_TANH_C6);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(HEADWAY_TANH_C5));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(HEADWAY_TANH_C4));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(HEADWAY_TANH_C3));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(HEADWAY_TANH_C2));
+    const __m512 e = _mm512_fmadd_ps(_mm512_mul_ps(r, p), r, r);
+    const __m512 h = _mm512_fmadd_ps(e, power, _mm512_fmsub_ps(power, half, half));
+    return _mm512_div_ps(h, _mm512_add_ps(h, _mm512_set1_ps(1.0f)));
+}
+
+/* What a call gives besides the scores. */
+enum { CAP = 1, SLOPE = 2, BIAS = 4, ALLOWED = 8, RANGE = 16 };
+
+/* First pass down one vector's lanes, v: what is given goes into the scores; returns their maximum
+ * with row_max. Options may be a constant: then the loop asks for nothing. */
+INLINE __m512 apply(const struct headway_softmax *s, int v, const unsigned options)
 {
     const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
-    const __m512 unit = _mm512_set1_ps(HEADWAY_EXP_UNIT);
-    const int width = vectors * LANES, keys = s->keys;
-    float *const scores = s->scores;
+    const __m512 unit = _mm512_set1_ps(HEADWAY_EXP_UNIT), sign = _mm512_set1_ps(-0.0f);
+    const __m512 cap = _mm512_set1_ps(s->cap), inverse = _mm512_set1_ps(s->inverse_cap);
+    const __m512 limit = _mm512_set1_ps(HEADWAY_TANH_LIMIT(s->cap));
+    const __m512i one = _mm512_set1_epi32(1);
+    const ptrdiff_t width = (ptrdiff_t)s->vectors * LANES, column = (ptrdiff_t)v * LANES;
+    const int keys = s->keys;
+    float *const scores = s->scores + column;
+    const float *const biases = options & BIAS ? s->bias + column : NULL;
+    const uint64_t *const allowed = s->allowed;
+    __m512 top = _mm512_loadu_ps(s->row_max + column), slope = minus_inf;
+    __m512i place = one, first = one, last = one, key = _mm512_setzero_si512();
 
+    if (options & SLOPE) {
+        slope = _mm512_loadu_ps(s->slope + column);
+        place = _mm512_loadu_si512(s->distance + column);
+    }
+    if (options & RANGE) {
+        first = _mm512_loadu_si512(s->first + column);
+        last = _mm512_loadu_si512(s->last + column);
+    }
     for (int j = 0; j < keys; j++) {
-        UNROLL for (int v = 0; v < vectors; v++) {
-            float *at = scores + (ptrdiff_t)j * width + v * LANES;
-            __m512 score = _mm512_loadu_ps(at);
-            if (has_bias) {
-                const __m512 bias = _mm512_loadu_ps(s->bias + (at - scores));
-                const __mmask16 out = _mm512_cmp_ps_mask(bias, minus_inf, _CMP_EQ_OQ);
-                score = _mm512_fmadd_ps(bias, unit, score);
-                score = _mm512_mask_blend_ps(out, score, minus_inf);
-            }
-            if (has_range) {
-                const __m512i key = _mm512_set1_epi32(j);
-                __mmask16 in = _mm512_cmple_epi32_mask(_mm512_loadu_si512(s->first + v * LANES), key);
-                in = _mm512_mask_cmpgt_epi32_mask(in, _mm512_loadu_si512(s->last + v * LANES), key);
-                score = _mm512_mask_blend_ps(in, minus_inf, score);
-            }
-            if (has_bias || has_range)
-                _mm512_storeu_ps(at, score);
-            top[v] = _mm512_max_ps(score, top[v]);
+        float *at = scores + j * width;
+        __m512 score = _mm512_loadu_ps(at);
+        if (options & CAP) {
+            const __m512 size = _mm512_min_ps(limit, _mm512_abs_ps(score));
+            const __m512 capped = _mm512_mul_ps(cap, tanh_f32x16(_mm512_mul_ps(size, inverse)));
+            score = _mm512_or_ps(capped, _mm512_and_ps(score, sign));
         }
+        if (options & SLOPE) {
+            score = _mm512_fmadd_ps(slope, _mm512_cvtepi32_ps(place), score);
+            place = _mm512_add_epi32(place, one);
+        }
+        if (options & BIAS) {
+            const __m512 bias = _mm512_loadu_ps(biases + j * width);
+            const __mmask16 out = _mm512_cmp_ps_mask(bias, minus_inf, _CMP_EQ_OQ);
+            score = _mm512_fmadd_ps(bias, unit, score);
+            score = _mm512_mask_blend_ps(out, score, minus_inf);
+        }
+        if (options & ALLOWED)
+            score = _mm512_mask_blend_ps((__mmask16)(allowed[j] >> column), minus_inf, score);
+        if (options & RANGE) {
+            __mmask16 in = _mm512_cmple_epi32_mask(first, key);
+            in = _mm512_mask_cmpgt_epi32_mask(in, last, key);
+            score = _mm512_mask_blend_ps(in, minus_inf, score);
+            key = _mm512_add_epi32(key, one);
+        }
+        _mm512_storeu_ps(at, score);
+        top = _mm512_max_ps(score, top);
+    }
+    return top;
+}
+
+/* One loop for each option that usually comes alone, one for all others. */
+static __m512 apply_options(const struct headway_softmax *s, int v, unsigned options)
+{
+    switch (options) {
+    case CAP:
+        return apply(s, v, CAP);
+    case BIAS:
+        return apply(s, v, BIAS);
+    case ALLOWED:
+        return apply(s, v, ALLOWED);
+    case RANGE:
+        return apply(s, v, RANGE);
+    default:
+        return apply(s, v, options);
+    }
+}
+
+/* First pass where nothing but the scores is given. */
+INLINE void find_maximum(const int vectors, const struct headway_softmax *s, __m512 *top)
+{
+    const int width = vectors * LANES, keys = s->keys;
+
+    for (int j = 0; j < keys; j++)
+        UNROLL
+    for (int v = 0; v < vectors; v++) {
+        const float *at = s->scores + (ptrdiff_t)j * width + v * LANES;
+        top[v] = _mm512_max_ps(_mm512_loadu_ps(at), top[v]);
     }
 }
 
@@ -82,20 +160,22 @@ INLINE void softmax(const int vectors, const struct headway_softmax *s)
     /* Copies: the compiler must take every vector store for one into *s. */
     const int width = vectors * LANES, keys = s->keys;
     float *const scores = s->scores;
+    const unsigned options = (s->cap > 0 ? CAP : 0) | (s->slope ? SLOPE : 0) |
+                             (s->bias ? BIAS : 0) | (s->allowed ? ALLOWED : 0) |
+                             (s->first ? RANGE : 0);
     __m512 top[HEADWAY_MAX_VECTORS], ref[HEADWAY_MAX_VECTORS], sum[HEADWAY_MAX_VECTORS];
 
-    UNROLL for (int v = 0; v < vectors; v++)
+    UNROLL
+    for (int v = 0; v < vectors; v++)
         top[v] = _mm512_loadu_ps(s->row_max + v * LANES);
-    if (s->bias && s->first)
-        apply_and_max(vectors, 1, 1, s, top);
-    else if (s->bias)
-        apply_and_max(vectors, 1, 0, s, top);
-    else if (s->first)
-        apply_and_max(vectors, 0, 1, s, top);
-    else
-        apply_and_max(vectors, 0, 0, s, top);
+    if (options)
+        UNROLL
+    for (int v = 0; v < vectors; v++)
+        top[v] = apply_options(s, v, options);
+    else find_maximum(vectors, s, top);
 
-    UNROLL for (int v = 0; v < vectors; v++) {
+    UNROLL
+    for (int v = 0; v < vectors; v++) {
         ref[v] = reference_of(top[v]);
         const __m512 old = _mm512_loadu_ps(s->row_max + v * LANES);
         const __m512 rescale = exp_f32x16(_mm512_sub_ps(old, ref[v]));
@@ -104,14 +184,16 @@ INLINE void softmax(const int vectors, const struct headway_softmax *s)
         _mm512_storeu_ps(s->row_max + v * LANES, top[v]);
     }
     for (int j = 0; j < keys; j++) {
-        UNROLL for (int v = 0; v < vectors; v++) {
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
             float *at = scores + (ptrdiff_t)j * width + v * LANES;
             const __m512 p = exp_f32x16(_mm512_sub_ps(_mm512_loadu_ps(at), ref[v]));
             sum[v] = _mm512_add_ps(sum[v], p);
             _mm512_storeu_ps(at, p);
         }
     }
-    UNROLL for (int v = 0; v < vectors; v++)
+    UNROLL
+    for (int v = 0; v < vectors; v++)
         _mm512_storeu_ps(s->row_sum + v * LANES, sum[v]);
 }
 
@@ -121,10 +203,18 @@ headway_merge_fn headway_merge_avx512;
 void headway_softmax_avx512(const struct headway_softmax *s)
 {
     switch (s->vectors) {
-    case 4: softmax(4, s); break;
-    case 3: softmax(3, s); break;
-    case 2: softmax(2, s); break;
-    default: softmax(1, s); break;
+    case 4:
+        softmax(4, s);
+        break;
+    case 3:
+        softmax(3, s);
+        break;
+    case 2:
+        softmax(2, s);
+        break;
+    default:
+        softmax(1, s);
+        break;
     }
 }
 
@@ -144,8 +234,9 @@ void headway_merge_avx512(const struct headway_merge *g)
         _mm512_storeu_ps(g->row_max + v, top);
         for (int64_t d = 0; d < g->m; d++) {
             float *at = g->sum + d * width + v;
-            const __m512 later = _mm512_mul_ps(_mm512_loadu_ps(g->later + d * width + v), y);
-            _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_loadu_ps(at), x, later));
+            const __m512 later =
+                g->later ? _mm512_loadu_ps(g->later + d * width + v) : _mm512_setzero_ps();
+            _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_loadu_ps(at), x, _mm512_mul_ps(later, y)));
         }
     }
 }
