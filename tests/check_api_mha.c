@@ -360,7 +360,7 @@ BAD(out_missing, f.out_at = NULL)
 BAD(bytes_missing, f.bytes_at = NULL)
 BAD(text_missing, f.text_at = NULL)
 BAD(text_none, f.text_size = 0)
-BAD(query_rank, f.query.rank = 4)
+BAD(query_rank, f.query.rank = 1)
 BAD(key_rank, f.key.rank = 2)
 BAD(value_rank, f.value.rank = 0)
 BAD(out_rank, f.out.rank = 4)
@@ -416,7 +416,7 @@ static const struct bad forwards[] = {
     CASE(bytes_missing, ARGUMENT, "bytes: NULL", WORKSPACE),
     CASE(text_missing, ARGUMENT, "text", EXPLAIN),
     CASE(text_none, ARGUMENT, "text", EXPLAIN),
-    CASE(query_rank, ARGUMENT, "query: rank 4", ALL),
+    CASE(query_rank, ARGUMENT, "query: rank 1", ALL),
     CASE(key_rank, ARGUMENT, "key: rank 2", ALL),
     CASE(value_rank, ARGUMENT, "value: rank 0", ALL),
     CASE(out_rank, ARGUMENT, "out: rank 4", CALL),

@@ -1,69 +1,91 @@
-/* headway_mha: a forward call projects into per-head query, key and value, attends straight into
- * the concatenated heads, and projects out. */
+/* headway_mha: a forward call projects into per-head query, key and value, norms and rotates them,
+ * attends straight into the concatenated heads, and projects out. */
+#include "api/mha.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "api/check.h"
-#include "api/mha.h"
 #include "system/memory.h"
 #include "system/parallel.h"
 
 /* One call: the attention problem on the projected tensors, and where they lie in the workspace. */
 struct forward {
     struct headway_machine machine;
+    struct headway_batch batch;
+    headway_tensor in[3];            /* query, key, value as (B, L, width) */
+    struct headway_places places[2]; /* of query and key */
     struct headway_problem problem;
     struct headway_attend_plan plan;
-    int64_t query, key, value, heads, scratch; /* offsets, in floats */
+    int64_t at[3], heads, scratch; /* offsets, in floats */
     size_t bytes;
 };
 
 static headway_status check_inputs(const headway_mha *layer, const headway_tensor *query,
-                                   const headway_tensor **key, const headway_tensor **value)
+                                   const headway_tensor **key, const headway_tensor **value,
+                                   struct forward *f)
 {
     const headway_engine *engine = layer->engine;
     *key = *key ? *key : query;
     *value = *value ? *value : *key;
-    HEADWAY_TRY(headway_check_tensor(engine, "query", query, HEADWAY_F32, 3, "(B, Lq, E)"));
-    HEADWAY_TRY(headway_check_tensor(engine, "key", *key, HEADWAY_F32, 3, "(B, Lk, Ek)"));
-    HEADWAY_TRY(headway_check_tensor(engine, "value", *value, HEADWAY_F32, 3, "(B, Lk, Ev)"));
-    HEADWAY_TRY(headway_check_extent(engine, "query", 2, query->shape[2],
-                                     layer->linear[QUERY].inputs, "the query weight's inputs"));
-    HEADWAY_TRY(headway_check_extent(engine, "key", 2, (*key)->shape[2], layer->linear[KEY].inputs,
-                                     "the key weight's inputs"));
-    HEADWAY_TRY(headway_check_extent(engine, "value", 2, (*value)->shape[2],
-                                     layer->linear[VALUE].inputs, "the value weight's inputs"));
-    HEADWAY_TRY(
-        headway_check_extent(engine, "key", 0, (*key)->shape[0], query->shape[0], "query's batch"));
-    HEADWAY_TRY(headway_check_extent(engine, "value", 0, (*value)->shape[0], query->shape[0],
-                                     "query's batch"));
-    return headway_check_extent(engine, "value", 1, (*value)->shape[1], (*key)->shape[1],
-                                "key's length");
+    HEADWAY_TRY(headway_check_batch(engine, "query", query, 2, "(B, Lq, E)", &f->batch));
+    struct headway_form form = {.name = "query",
+                                .axes = "(B, Lq, E)",
+                                .rank = 2,
+                                .extents = {-1, layer->linear[QUERY].inputs},
+                                .why = {"", "the query weight's inputs"}};
+    HEADWAY_TRY(headway_check_form(engine, &f->batch, &form, query, &f->in[QUERY]));
+    form.name = "key";
+    form.axes = "(B, Lk, Ek)";
+    form.extents[1] = layer->linear[KEY].inputs;
+    form.why[1] = "the key weight's inputs";
+    HEADWAY_TRY(headway_check_form(engine, &f->batch, &form, *key, &f->in[KEY]));
+    form.name = "value";
+    form.axes = "(B, Lk, Ev)";
+    form.extents[0] = f->in[KEY].shape[1];
+    form.why[0] = "key's length";
+    form.extents[1] = layer->linear[VALUE].inputs;
+    form.why[1] = "the value weight's inputs";
+    return headway_check_form(engine, &f->batch, &form, *value, &f->in[VALUE]);
 }
 
-/* Projected tensors lie head by head, (heads, B, L, size): the rows that a tile reads are next to
- * each other, and all tokens of a head have one pitch. */
-static headway_status prepare(const headway_mha *layer, const headway_attention_params *params,
-                              const headway_tensor *query, const headway_tensor *key,
-                              struct forward *f)
+/* The caller's positions, or none: then tokens stand where the problem has them, rows at their
+ * offset and keys at 0. */
+static headway_status check_positions(const headway_mha *layer, const char *name,
+                                      const headway_tensor *positions, int64_t rows,
+                                      const struct headway_problem *offset, struct forward *f,
+                                      struct headway_places *places)
+{
+    const struct headway_form form = {.name = name,
+                                      .axes = "(B, L) or 1 (L)",
+                                      .dtype = HEADWAY_I32,
+                                      .rank = 1,
+                                      .extents = {rows},
+                                      .why = {"the tokens' number"},
+                                      .shared = HEADWAY_SHARED_BATCH,
+                                      .no_batch = 1};
+    headway_tensor flat;
+    memset(places, 0, sizeof *places);
+    places->problem = offset;
+    if (!positions)
+        return HEADWAY_OK;
+    HEADWAY_TRY(headway_check_form(layer->engine, &f->batch, &form, positions, &flat));
+    places->data = flat.data;
+    places->batch = flat.stride[0];
+    places->row = flat.stride[1];
+    return HEADWAY_OK;
+}
+
+static headway_status plan(const headway_mha *layer, struct forward *f)
 {
     struct headway_problem *p = &f->problem;
     int64_t queries, keys, end = 0, all;
-    f->machine = headway_engine_machine(layer->engine);
-    memset(p, 0, sizeof *p);
-    p->batch = query->shape[0];
-    p->query_rows = query->shape[1];
-    p->keys = key->shape[1];
-    p->heads = layer->heads;
-    p->kv_heads = layer->kv_heads;
-    p->group = layer->heads / layer->kv_heads;
-    p->size = layer->size;
-    p->value_size = layer->value_size;
-    const struct headway_batch batch = {1, {p->batch}, p->batch};
-    HEADWAY_TRY(headway_check_params(layer->engine, params, &batch, 0, p));
-    if (!headway_mul(p->batch, p->query_rows, &queries) || !headway_mul(p->batch, p->keys, &keys) ||
-        !headway_reserve(&f->query, &end, queries, p->heads * p->size) ||
-        !headway_reserve(&f->key, &end, keys, p->kv_heads * p->size) ||
-        !headway_reserve(&f->value, &end, keys, p->kv_heads * p->value_size) ||
+    if (!headway_mul(f->in[QUERY].shape[0], f->in[QUERY].shape[1], &queries) ||
+        !headway_add(f->in[KEY].shape[1], p->appended, &keys) ||
+        !headway_mul(f->in[KEY].shape[0], keys, &keys) ||
+        !headway_reserve(&f->at[QUERY], &end, queries, p->heads * p->size) ||
+        !headway_reserve(&f->at[KEY], &end, keys, p->kv_heads * p->size) ||
+        !headway_reserve(&f->at[VALUE], &end, keys, p->kv_heads * p->value_size) ||
         !headway_reserve(&f->heads, &end, queries, p->heads * p->value_size) ||
         headway_attend_plan(p, &f->machine, &f->plan) != 0 ||
         headway_attend_bytes(&f->plan, &f->bytes) != 0 || !headway_mul(end, sizeof(float), &all) ||
@@ -73,6 +95,37 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     f->scratch = end;
     f->bytes = (size_t)all;
     return HEADWAY_OK;
+}
+
+/* Everything but the memory of a call. *key and *value become what they stand for. */
+static headway_status prepare(const headway_mha *layer, const headway_attention_params *params,
+                              const headway_tensor *query, const headway_tensor **key,
+                              const headway_tensor **value, struct forward *f)
+{
+    struct headway_problem *p = &f->problem;
+    const int self = !*key;
+    HEADWAY_TRY(check_inputs(layer, query, key, value, f));
+    f->machine = headway_engine_machine(layer->engine);
+    memset(p, 0, sizeof *p);
+    p->batch = f->batch.all;
+    p->query_rows = f->in[QUERY].shape[1];
+    p->keys = p->appended_row = f->in[KEY].shape[1];
+    p->heads = layer->heads;
+    p->kv_heads = layer->kv_heads;
+    p->group = layer->heads / layer->kv_heads;
+    p->size = layer->size;
+    p->value_size = layer->value_size;
+    p->appended = layer->appended;
+    HEADWAY_TRY(headway_check_params(layer->engine, params, &f->batch, layer->rope.size > 0, p));
+    const headway_tensor *rows = params ? params->query_positions : NULL;
+    const headway_tensor *keys = params && params->key_positions ? params->key_positions
+                                 : self                          ? rows
+                                                                 : NULL;
+    HEADWAY_TRY(check_positions(layer, "query_positions", rows, f->in[QUERY].shape[1], p, f,
+                                &f->places[QUERY]));
+    HEADWAY_TRY(check_positions(layer, "key_positions", keys, f->in[KEY].shape[1], NULL, f,
+                                &f->places[KEY]));
+    return plan(layer, f);
 }
 
 headway_status headway_mha_workspace(const headway_mha *layer,
@@ -86,45 +139,101 @@ headway_status headway_mha_workspace(const headway_mha *layer,
     if (!bytes)
         return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT,
                             "bytes: NULL, expected where to write them");
-    HEADWAY_TRY(check_inputs(layer, query, &key, &value));
-    HEADWAY_TRY(prepare(layer, params, query, key, &f));
+    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
     *bytes = f.bytes;
     return HEADWAY_OK;
 }
 
-static headway_status check_out(const headway_mha *layer, const headway_tensor *query,
-                                const headway_tensor *out)
-{
-    const headway_engine *engine = layer->engine;
-    HEADWAY_TRY(headway_check_tensor(engine, "out", out, HEADWAY_F32, 3, "(B, Lq, Eo)"));
-    HEADWAY_TRY(
-        headway_check_extent(engine, "out", 0, out->shape[0], query->shape[0], "query's batch"));
-    HEADWAY_TRY(
-        headway_check_extent(engine, "out", 1, out->shape[1], query->shape[1], "query's length"));
-    return headway_check_extent(engine, "out", 2, out->shape[2], layer->linear[OUT].size,
-                                "the out weight's outputs");
-}
-
-/* Projects (batch, rows) tokens of x into heads at `to`, and describes them as (B, L, H, size). */
+/* Projects tokens of x into heads at `to`, which lie head by head, (heads, B, L, size): the rows that
+ * a tile reads are next to each other, and all tokens of a head have one pitch. `appended` rows of
+ * each batch are left free. */
 static struct headway_linear_job project(const struct headway_linear *linear,
-                                         const headway_tensor *x, const int64_t *lengths, float *to,
+                                         const headway_tensor *x, int appended, float *to,
                                          struct headway_view *view)
 {
     struct headway_linear_job job = {.linear = linear, .x = x->data};
-    job.x_batch = headway_stride(x, 0);
-    job.x_row = headway_stride(x, 1);
+    job.x_batch = x->stride[0];
+    job.x_row = x->stride[1];
     job.batch = x->shape[0];
     job.rows = x->shape[1];
-    job.lengths = lengths;
     job.y = to;
     job.y_row = linear->size;
-    job.y_batch = job.rows * linear->size;
+    job.y_batch = (job.rows + appended) * linear->size;
     job.y_group = job.batch * job.y_batch;
     view->data = to;
     view->batch = job.y_batch;
     view->row = job.y_row;
     view->head = job.y_group;
     return job;
+}
+
+/* Which tokens of the job live, and how they are packed. */
+static void choose(struct headway_linear_job *job, const struct headway_problem *p,
+                   const int64_t *lengths, const int64_t *starts, struct headway_view *view)
+{
+    job->lengths = lengths;
+    job->starts = starts;
+    if (!starts)
+        return;
+    job->batch = p->batch;
+    view->batch = 0;
+}
+
+/* Appended keys or values behind each batch's own. */
+static void append(const headway_mha *layer, int i, int64_t batch, const struct headway_view *view,
+                   int64_t row)
+{
+    const int64_t floats = layer->appended * view->row;
+    for (int64_t b = 0; b < batch && floats > 0; b++)
+        for (int64_t h = 0; h < layer->kv_heads; h++)
+            memcpy(view->data + b * view->batch + row * view->row + h * view->head,
+                   layer->more[i] + h * floats, (size_t)floats * sizeof(float));
+}
+
+/* Every live token stands within the tables. */
+static headway_status check_places(const headway_mha *layer, const char *name,
+                                   const struct headway_turn_job *job)
+{
+    const int64_t positions = layer->rope.positions;
+    for (int64_t b = 0; layer->rope.size > 0 && b < job->at->batch; b++) {
+        const int64_t live = headway_linear_length(job->at, b);
+        const int64_t step = job->places.data || live < 2 ? 1 : live - 1;
+        for (int64_t i = 0; i < live; i += step) {
+            const int64_t at = headway_place(job, b, i);
+            if (at < 0 || at >= positions)
+                return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT,
+                                    "%s: position %lld of token %lld in batch %lld, expected "
+                                    "0..%lld, which the layer's rotary tables hold",
+                                    name, (long long)at, (long long)i, (long long)b,
+                                    (long long)positions - 1);
+        }
+    }
+    return HEADWAY_OK;
+}
+
+/* Projects query, key and value, and makes of them what the core attends. */
+static headway_status project_in(const headway_mha *layer, struct forward *f, float *room)
+{
+    struct headway_problem *p = &f->problem;
+    const int64_t *query_lengths = p->query_lengths, *key_lengths = p->key_lengths;
+    struct headway_linear_job in[3] = {
+        project(&layer->linear[QUERY], &f->in[QUERY], 0, room + f->at[QUERY], &p->query),
+        project(&layer->linear[KEY], &f->in[KEY], p->appended, room + f->at[KEY], &p->key),
+        project(&layer->linear[VALUE], &f->in[VALUE], p->appended, room + f->at[VALUE], &p->value)};
+    choose(&in[QUERY], p, query_lengths, p->query_starts, &p->query);
+    choose(&in[KEY], p, key_lengths, p->key_starts, &p->key);
+    choose(&in[VALUE], p, key_lengths, p->key_starts, &p->value);
+    const struct headway_turn_job turns[2] = {
+        {&in[QUERY], layer->norm[QUERY], layer->norm_eps, &layer->rope, f->places[QUERY]},
+        {&in[KEY], layer->norm[KEY], layer->norm_eps, &layer->rope, f->places[KEY]}};
+    HEADWAY_TRY(check_places(layer, "query", &turns[QUERY]));
+    HEADWAY_TRY(check_places(layer, "key", &turns[KEY]));
+
+    headway_linear_run(&f->machine, in, 3);
+    headway_turn_run(&f->machine, turns, 2);
+    append(layer, KEY, f->in[KEY].shape[0], &p->key, p->appended_row);
+    append(layer, VALUE, f->in[VALUE].shape[0], &p->value, p->appended_row);
+    return HEADWAY_OK;
 }
 
 headway_status headway_mha_forward(const headway_mha *layer, const headway_attention_params *params,
@@ -134,40 +243,62 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
 {
     struct forward f;
     struct headway_problem *p = &f.problem;
+    headway_tensor to;
     if (!layer)
         return HEADWAY_ERROR_ARGUMENT;
     float *room = workspace;
-    HEADWAY_TRY(check_inputs(layer, query, &key, &value));
-    HEADWAY_TRY(prepare(layer, params, query, key, &f));
-    HEADWAY_TRY(check_out(layer, query, out));
+    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
+    const struct headway_form form = {.name = "out",
+                                      .axes = "(B, Lq, Eo)",
+                                      .rank = 2,
+                                      .extents = {f.in[QUERY].shape[1], layer->linear[OUT].size},
+                                      .why = {"query's length", "the out weight's outputs"}};
+    HEADWAY_TRY(headway_check_form(layer->engine, &f.batch, &form, out, &to));
     HEADWAY_TRY(headway_check_operands(layer->engine, params, query, key, value, out, workspace,
                                        bytes, f.bytes));
-
-    const struct headway_linear_job in[] = {
-        project(&layer->linear[QUERY], query, p->query_lengths, room + f.query, &p->query),
-        project(&layer->linear[KEY], key, p->key_lengths, room + f.key, &p->key),
-        project(&layer->linear[VALUE], value, p->key_lengths, room + f.value, &p->value)};
-    headway_linear_run(&f.machine, in, 3);
+    HEADWAY_TRY(project_in(layer, &f, room));
 
     const int64_t width = p->heads * p->value_size;
-    const struct headway_view heads = {room + f.heads, p->query_rows * width, width, p->value_size};
+    const struct headway_view heads = {room + f.heads, f.in[QUERY].shape[1] * width, width,
+                                       p->value_size};
     p->out = heads;
+    p->out.batch = p->query_starts ? 0 : heads.batch;
     struct headway_attend_run run = {p, &f.plan, f.machine.row, room + f.scratch};
     headway_parallel(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
 
-    const struct headway_linear_job last = {.linear = &layer->linear[OUT],
-                                            .x = heads.data,
-                                            .x_batch = heads.batch,
-                                            .x_row = heads.row,
-                                            .y = out->data,
-                                            .y_batch = headway_stride(out, 0),
-                                            .y_row = headway_stride(out, 1),
-                                            .y_group = 0,
-                                            .batch = p->batch,
-                                            .rows = p->query_rows,
-                                            .lengths = p->query_lengths};
+    struct headway_linear_job last = {.linear = &layer->linear[OUT],
+                                      .x = heads.data,
+                                      .x_batch = heads.batch,
+                                      .x_row = heads.row,
+                                      .y = to.data,
+                                      .y_batch = to.stride[0],
+                                      .y_row = to.stride[1],
+                                      .batch = to.shape[0],
+                                      .rows = to.shape[1],
+                                      .lengths = p->query_lengths};
     headway_linear_run(&f.machine, &last, 1);
     return HEADWAY_OK;
+}
+
+/* What is done to projected heads, a line each. */
+static int explain_extras(const headway_mha *layer, char *text, size_t size)
+{
+    static const char *const kinds[] = {"no", "linear", "dynamic", "llama3", "yarn", "longrope"};
+    const struct headway_rope *rope = &layer->rope;
+    char line[200] = "";
+    if (rope->size)
+        snprintf(line, sizeof line,
+                 "  rotary embedding: %s pairs, %lld of %lld channels, %s scaling, tables of %lld "
+                 "positions in %lld bytes\n",
+                 rope->style == HEADWAY_ROPE_HALF ? "half" : "interleaved", (long long)rope->size,
+                 (long long)layer->size, kinds[layer->scaling], (long long)rope->positions,
+                 (long long)(rope->positions * rope->size) * (long long)sizeof(float));
+    return snprintf(text, size, "%s%s%s%s", line,
+                    layer->norm[QUERY] ? "  RMS norm of each query head\n" : "",
+                    layer->norm[KEY] ? "  RMS norm of each key head\n" : "",
+                    layer->appended == 2   ? "  two keys and values appended to each batch\n"
+                    : layer->appended == 1 ? "  one key and value appended to each batch\n"
+                                           : "");
 }
 
 headway_status headway_mha_explain(const headway_mha *layer, const headway_attention_params *params,
@@ -175,16 +306,17 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
                                    const headway_tensor *value, char *text, size_t size)
 {
     struct forward f;
+    char extras[400];
     if (!layer)
         return HEADWAY_ERROR_ARGUMENT;
     if (!text || size == 0)
         return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT,
                             "text: no room, expected 1 byte or more");
-    HEADWAY_TRY(check_inputs(layer, query, &key, &value));
-    HEADWAY_TRY(prepare(layer, params, query, key, &f));
+    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
     const struct headway_machine *m = &f.machine;
-    const struct headway_linear_plan cut =
-        headway_linear_cut(m, query->shape[0] * query->shape[1], layer->linear[QUERY].inputs);
+    const struct headway_linear_plan cut = headway_linear_cut(
+        m, f.in[QUERY].shape[0] * f.in[QUERY].shape[1], layer->linear[QUERY].inputs);
+    explain_extras(layer, extras, sizeof extras);
     int used = snprintf(
         text, size,
         "projections: row %s, panels of %d columns packed at create, up to %d threads\n"
@@ -192,9 +324,10 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
         "2\n"
         "  query, key and value are written head by head as attention reads them, heads are\n"
         "  written concatenated\n"
+        "%s"
         "  workspace of the call: %zu bytes\n",
         m->row->name, m->row->lanes * m->row->vectors, m->threads, (long long)cut.blocks,
-        (long long)cut.block_rows, (long long)cut.pieces, f.bytes);
+        (long long)cut.block_rows, (long long)cut.pieces, extras, f.bytes);
     if (used < 0 || (size_t)used >= size)
         used = (int)size - 1;
     headway_attend_words(&f.problem, m, &f.plan, text + used, size - (size_t)used);

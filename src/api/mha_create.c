@@ -1,4 +1,5 @@
 /* headway_mha: the layer is made, its weights looked at and packed once. */
+#include <math.h>
 #include <string.h>
 
 #include "api/check.h"
@@ -244,12 +245,117 @@ static headway_status view_all(const headway_engine *engine, const headway_mha_c
     return view_bias(engine, bias_names[OUT], weights->out_bias, &p[OUT]);
 }
 
+/* A tensor of the layer beside the projections, of one or two axes; NULL: none. */
+static headway_status check_extra(const headway_engine *engine, const char *name,
+                                  const headway_tensor *tensor, int rank, int64_t heads,
+                                  int64_t size)
+{
+    if (!tensor)
+        return HEADWAY_OK;
+    HEADWAY_TRY(headway_check_tensor(engine, name, tensor, HEADWAY_F32, rank,
+                                     rank == 1 ? "(head size)" : "(kv_heads, head size)"));
+    if (rank == 2)
+        HEADWAY_TRY(headway_check_extent(engine, name, 0, tensor->shape[0], heads, "kv_heads"));
+    HEADWAY_TRY(
+        headway_check_extent(engine, name, rank - 1, tensor->shape[rank - 1], size, "head size"));
+    return headway_check_memory(engine, name, tensor);
+}
+
+/* Norms, rotary embedding and appended keys: checked, and described but for their memory. */
+static headway_status check_extras(const headway_engine *engine, const headway_mha_config *config,
+                                   const headway_mha_weights *weights, struct headway_mha *layer)
+{
+    if (!(config->norm_eps >= 0.0f && isfinite(config->norm_eps)))
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "config: norm_eps %g, expected a positive number, or 0 (1e-6)",
+                            (double)config->norm_eps);
+    layer->norm_eps = config->norm_eps != 0.0f ? (double)config->norm_eps : (double)1e-6f;
+    HEADWAY_TRY(headway_mha_check_rope(engine, config->rope, layer->size, &layer->rope));
+    layer->scaling = config->rope ? config->rope->scaling : HEADWAY_ROPE_PLAIN;
+    HEADWAY_TRY(check_extra(engine, "query_norm", weights->query_norm, 1, 0, layer->size));
+    HEADWAY_TRY(check_extra(engine, "key_norm", weights->key_norm, 1, 0, layer->size));
+    if (!weights->bias_k != !weights->bias_v)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: NULL, expected both or none",
+                            weights->bias_k ? "bias_v" : "bias_k");
+    HEADWAY_TRY(check_extra(engine, "bias_k", weights->bias_k, 2, layer->kv_heads, layer->size));
+    HEADWAY_TRY(
+        check_extra(engine, "bias_v", weights->bias_v, 2, layer->kv_heads, layer->value_size));
+    layer->appended = (weights->bias_k != NULL) + (config->add_zero_attn != 0);
+    return HEADWAY_OK;
+}
+
+/* Where everything lies in the layer's allocation, in floats. */
+struct room {
+    int64_t linear[PROJECTIONS], cos, sin, norm, more[VALUE + 1], end;
+};
+
+static headway_status plan_room(const headway_engine *engine, struct headway_mha *made,
+                                const struct projection *p, struct room *room)
+{
+    const struct headway_row *row = headway_engine_machine(engine).row;
+    int64_t layer, floats, keys = 0, values = 0;
+    room->end = 0;
+    headway_reserve(&layer, &room->end, 1, headway_divide_up(sizeof *made, sizeof(float)));
+    for (int i = 0; i < PROJECTIONS; i++)
+        if (headway_linear_size(&made->linear[i], row, p[i].inputs, p[i].groups, p[i].size,
+                                p[i].view.bias != NULL, &floats) != 0 ||
+            !headway_reserve(&room->linear[i], &room->end, floats, 1))
+            return headway_fail(engine, HEADWAY_ERROR_MEMORY, "%s: too large to pack",
+                                weight_names[i]);
+    if (!headway_reserve(&room->cos, &room->end, made->rope.positions, made->rope.size / 2) ||
+        !headway_reserve(&room->sin, &room->end, made->rope.positions, made->rope.size / 2))
+        return headway_fail(engine, HEADWAY_ERROR_MEMORY, "rope: tables too large");
+    if (!headway_reserve(&room->norm, &room->end, 2, made->size) ||
+        !headway_mul(made->kv_heads * made->appended, made->size, &keys) ||
+        !headway_mul(made->kv_heads * made->appended, made->value_size, &values) ||
+        !headway_reserve(&room->more[KEY], &room->end, keys, 1) ||
+        !headway_reserve(&room->more[VALUE], &room->end, values, 1) || room->end >= INT64_MAX / 8)
+        return headway_fail(engine, HEADWAY_ERROR_MEMORY, "layer: too large to pack");
+    return HEADWAY_OK;
+}
+
+/* One tensor of keys or values to append, zeros where there is none. */
+static const float *fill_more(const headway_tensor *bias, int64_t heads, int appended, int64_t size,
+                              float *to)
+{
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t x = 0; x < appended * size; x++)
+            to[h * appended * size + x] =
+                bias && x < size
+                    ? ((const float *)
+                           bias->data)[h * headway_stride(bias, 0) + x * headway_stride(bias, 1)]
+                    : 0.0f;
+    return to;
+}
+
+static void fill_extras(const headway_mha_config *config, const headway_mha_weights *weights,
+                        const struct room *room, float *at, struct headway_mha *made)
+{
+    const headway_tensor *norms[2] = {weights->query_norm, weights->key_norm};
+    for (int i = QUERY; i <= KEY; i++) {
+        float *to = at + room->norm + i * made->size;
+        for (int64_t d = 0; norms[i] && d < made->size; d++)
+            to[d] = ((const float *)norms[i]->data)[d * headway_stride(norms[i], 0)];
+        made->norm[i] = norms[i] ? to : NULL;
+    }
+    if (made->rope.size) {
+        made->rope.cos = at + room->cos;
+        made->rope.sin = at + room->sin;
+        headway_mha_fill_rope(config->rope, &made->rope, at + room->cos, at + room->sin);
+    }
+    made->more[KEY] = fill_more(weights->bias_k, made->kv_heads, made->appended, made->size,
+                                at + room->more[KEY]);
+    made->more[VALUE] = fill_more(weights->bias_v, made->kv_heads, made->appended, made->value_size,
+                                  at + room->more[VALUE]);
+}
+
 headway_status headway_mha_create(const headway_engine *engine, const headway_mha_config *config,
                                   const headway_mha_weights *weights, headway_mha **layer)
 {
     struct headway_mha made = {.engine = engine};
     struct projection p[PROJECTIONS];
-    int64_t floats[PROJECTIONS], total = (sizeof(struct headway_mha) + 63) / 64 * 16, longest = 0;
+    struct room room;
+    int64_t longest = 0;
     if (!engine)
         return HEADWAY_ERROR_ARGUMENT;
     if (!config || !weights || !layer)
@@ -262,34 +368,27 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
         headway_check_size(engine, "weights", weights->size, sizeof *weights, sizeof *weights));
     HEADWAY_TRY(sizes_of(engine, config, weights, &made));
     HEADWAY_TRY(view_all(engine, config, weights, &made, p));
+    HEADWAY_TRY(check_extras(engine, config, weights, &made));
+    HEADWAY_TRY(plan_room(engine, &made, p, &room));
 
-    const struct headway_row *row = headway_engine_machine(engine).row;
-    for (int i = 0; i < PROJECTIONS; i++) {
-        if (headway_linear_size(&made.linear[i], row, p[i].inputs, p[i].groups, p[i].size,
-                                p[i].view.bias != NULL, &floats[i]) != 0 ||
-            !headway_add(floats[i], 15, &floats[i]) ||
-            !headway_add(total, floats[i] = floats[i] / 16 * 16, &total))
-            return headway_fail(engine, HEADWAY_ERROR_MEMORY, "%s: too large to pack",
-                                weight_names[i]);
+    for (int i = 0; i < PROJECTIONS; i++)
         longest = p[i].inputs > longest ? p[i].inputs : longest;
-    }
-    float *room = total < INT64_MAX / 8 ? headway_memory_get((size_t)total * sizeof(float)) : NULL;
+    float *at = headway_memory_get((size_t)room.end * sizeof(float));
     float *zeros = headway_memory_get((size_t)longest * sizeof(float));
-    if (!room || !zeros) {
-        headway_memory_free(room);
+    if (!at || !zeros) {
+        headway_memory_free(at);
         headway_memory_free(zeros);
         return headway_fail(engine, HEADWAY_ERROR_MEMORY,
-                            "layer: no memory for %lld bytes of packed weights",
-                            (long long)total * 4);
+                            "layer: no memory for %lld bytes of packed weights and tables",
+                            (long long)room.end * 4);
     }
     memset(zeros, 0, (size_t)longest * sizeof(float));
-    float *at = room + (sizeof(struct headway_mha) + 63) / 64 * 16;
-    for (int i = 0; i < PROJECTIONS; i++) {
-        headway_linear_pack(&made.linear[i], row, &p[i].view, at, zeros);
-        at += floats[i];
-    }
+    for (int i = 0; i < PROJECTIONS; i++)
+        headway_linear_pack(&made.linear[i], headway_engine_machine(engine).row, &p[i].view,
+                            at + room.linear[i], zeros);
     headway_memory_free(zeros);
-    *layer = (headway_mha *)(void *)room;
+    fill_extras(config, weights, &room, at, &made);
+    *layer = (headway_mha *)(void *)at;
     memcpy(*layer, &made, sizeof made);
     return HEADWAY_OK;
 }

@@ -95,18 +95,6 @@ void headway_rope_turn(int64_t position, double frequency, double *cosine, doubl
     *sine = quarter == 0 ? y : quarter == 1 ? x : quarter == 2 ? -y : -x;
 }
 
-void headway_rope_tables(const double *frequency, int64_t half, int64_t positions, double factor,
-                         float *cos, float *sin)
-{
-    for (int64_t t = 0; t < positions; t++)
-        for (int64_t k = 0; k < half; k++) {
-            double cosine, sine;
-            headway_rope_turn(t, frequency[k], &cosine, &sine);
-            cos[t * half + k] = (float)(cosine * factor);
-            sin[t * half + k] = (float)(sine * factor);
-        }
-}
-
 /* ---- the kinds of scaling, as Hugging Face's modeling_rope_utils has them ---------------------- */
 
 /* A wavelength is compared with the original context: frequencies that turn less than low_freq_factor
@@ -129,7 +117,8 @@ static double yarn_end(const headway_rope_config *c, double theta, int64_t size,
            (2.0 * logarithm(theta));
 }
 
-static void yarn(const headway_rope_config *c, double theta, int64_t size, double *frequency)
+static double yarn(const headway_rope_config *c, double theta, int64_t size, int64_t k,
+                   double frequency)
 {
     double low = yarn_end(c, theta, size, c->beta_fast != 0.0 ? c->beta_fast : 32.0);
     double high = yarn_end(c, theta, size, c->beta_slow != 0.0 ? c->beta_slow : 1.0);
@@ -141,11 +130,9 @@ static void yarn(const headway_rope_config *c, double theta, int64_t size, doubl
     high = high < (double)(size - 1) ? high : (double)(size - 1);
     if (low == high)
         high += 0.001;
-    for (int64_t k = 0; k < size / 2; k++) {
-        double ramp = ((double)k - low) / (high - low);
-        ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp;
-        frequency[k] = frequency[k] / c->factor * ramp + frequency[k] * (1.0 - ramp);
-    }
+    double ramp = ((double)k - low) / (high - low);
+    ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp;
+    return frequency / c->factor * ramp + frequency * (1.0 - ramp);
 }
 
 static double yarn_mscale(double factor, double mscale)
@@ -153,7 +140,7 @@ static double yarn_mscale(double factor, double mscale)
     return factor <= 1.0 ? 1.0 : 0.1 * mscale * logarithm(factor) + 1.0;
 }
 
-static double attention_factor(const headway_rope_config *c)
+double headway_rope_factor(const headway_rope_config *c)
 {
     if (c->scaling != HEADWAY_ROPE_YARN && c->scaling != HEADWAY_ROPE_LONGROPE)
         return 1.0;
@@ -168,7 +155,7 @@ static double attention_factor(const headway_rope_config *c)
     return yarn_mscale(c->factor, 1.0);
 }
 
-double headway_rope_frequencies(const headway_rope_config *c, int64_t size, double *frequency)
+double headway_rope_frequency(const headway_rope_config *c, int64_t size, int64_t k)
 {
     const int longer = c->positions > c->original_positions;
     double theta = c->theta != 0.0 ? c->theta : 10000.0;
@@ -176,18 +163,39 @@ double headway_rope_frequencies(const headway_rope_config *c, int64_t size, doub
         theta *= power(c->factor * (double)c->positions / (double)c->original_positions -
                            (c->factor - 1.0),
                        (double)size / (double)(size - 2));
-    for (int64_t k = 0; k < size / 2; k++) {
-        frequency[k] = power(theta, -2.0 * (double)k / (double)size);
-        if (c->scaling == HEADWAY_ROPE_LINEAR)
-            frequency[k] /= c->factor;
-        else if (c->scaling == HEADWAY_ROPE_LLAMA3)
-            frequency[k] = llama3(c, frequency[k]);
-        else if (c->scaling == HEADWAY_ROPE_LONGROPE)
-            frequency[k] /= longer ? c->long_factors[k] : c->short_factors[k];
+    const double plain = power(theta, -2.0 * (double)k / (double)size);
+    switch (c->scaling) {
+    case HEADWAY_ROPE_LINEAR:
+        return plain / c->factor;
+    case HEADWAY_ROPE_LLAMA3:
+        return llama3(c, plain);
+    case HEADWAY_ROPE_YARN:
+        return yarn(c, theta, size, k, plain);
+    case HEADWAY_ROPE_LONGROPE:
+        return plain / (longer ? c->long_factors[k] : c->short_factors[k]);
+    case HEADWAY_ROPE_PLAIN:
+    case HEADWAY_ROPE_DYNAMIC:
+        break;
     }
-    if (c->scaling == HEADWAY_ROPE_YARN)
-        yarn(c, theta, size, frequency);
-    return attention_factor(c);
+    return plain;
+}
+
+/* Blocks of positions keep the lines that a frequency's column crosses in cache. */
+void headway_rope_tables(const headway_rope_config *config, int64_t size, float *cos, float *sin)
+{
+    const double factor = headway_rope_factor(config);
+    const int64_t half = size / 2, block = 128;
+    for (int64_t from = 0; from < config->positions; from += block)
+        for (int64_t k = 0; k < half; k++) {
+            const double frequency = headway_rope_frequency(config, size, k);
+            const int64_t until = headway_at_most(from + block, config->positions);
+            for (int64_t t = from; t < until; t++) {
+                double cosine, sine;
+                headway_rope_turn(t, frequency, &cosine, &sine);
+                cos[t * half + k] = (float)(cosine * factor);
+                sin[t * half + k] = (float)(sine * factor);
+            }
+        }
 }
 
 /* ---- the pass ---------------------------------------------------------------------------------- */
@@ -229,38 +237,32 @@ static void turn_interleaved(float *restrict x, const float *restrict cos,
     }
 }
 
-int64_t headway_place_offset(const struct headway_problem *p, int64_t b)
+int64_t headway_place(const struct headway_turn_job *job, int64_t b, int64_t i)
 {
-    if (p->offsets)
-        return p->offsets[b];
-    return p->bottom_right ? headway_key_length(p, b) - headway_query_length(p, b) : 0;
+    const struct headway_places *places = &job->places;
+    if (places->data)
+        return places->data[headway_linear_offset(job->at, b, i, places->batch, places->row)];
+    const int64_t offset = places->problem ? headway_row_offset(places->problem, b) : 0;
+    return offset > INT64_MAX - i ? INT64_MAX : offset + i;
 }
 
-/* The token's line of the tables. */
-static int64_t place(const struct headway_places *at, int64_t token, int64_t b, int64_t i,
-                     int packed)
-{
-    if (at->data)
-        return at->data[packed ? token * at->row : b * at->batch + i * at->row];
-    return i + (at->problem ? headway_place_offset(at->problem, b) : 0);
-}
-
-/* One run of live tokens of batch b, all heads. */
-static void turn_tokens(const struct headway_turn_job *job, int64_t token, int64_t count, int64_t b)
+/* Tokens first .. first + count - 1 of batch b, all live: head by head. */
+static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t first, int64_t count)
 {
     const struct headway_linear_job *at = job->at;
     const struct headway_rope *rope = job->rope;
-    const int64_t half = rope->size / 2, first = token - headway_linear_first(at, b);
+    const int64_t half = rope->size / 2;
+    int64_t line[TURN_TOKENS] = {0}; /* of the tables */
+    float *y = at->y + headway_linear_offset(at, b, first, at->y_batch, at->y_row);
+
+    for (int64_t n = 0; half && n < count; n++)
+        line[n] = headway_place(job, b, first + n) * half;
     for (int64_t h = 0; h < at->linear->groups; h++)
         for (int64_t n = 0; n < count; n++) {
-            float *x = at->y + headway_linear_offset(at, b, first + n, at->y_batch, at->y_row) +
-                       h * at->y_group;
+            float *x = y + h * at->y_group + n * at->y_row;
+            const float *cos = rope->cos + line[n], *sin = rope->sin + line[n];
             if (job->norm)
                 norm_line(x, job->norm, at->linear->size, job->eps);
-            if (!half)
-                continue;
-            const int64_t t = place(&job->places, token + n, b, first + n, at->starts != NULL);
-            const float *cos = rope->cos + t * half, *sin = rope->sin + t * half;
             if (rope->style == HEADWAY_ROPE_HALF)
                 turn_half(x, x + half, cos, sin, half);
             else
@@ -274,7 +276,9 @@ struct turn_run {
 
 static int64_t tasks_of(const struct headway_turn_job *job)
 {
-    return headway_divide_up(headway_linear_tokens(job->at), TURN_TOKENS);
+    return job->norm || job->rope->size
+               ? headway_divide_up(headway_linear_tokens(job->at), TURN_TOKENS)
+               : 0;
 }
 
 static void turn_task(void *context, int64_t task, int worker)
@@ -289,7 +293,7 @@ static void turn_task(void *context, int64_t task, int worker)
         const int64_t first = headway_linear_first(job->at, b);
         const int64_t end = headway_at_most(first + headway_linear_length(job->at, b), until);
         if (end > token)
-            turn_tokens(job, token, end - token, b);
+            turn_tokens(job, b, token - first, end - token);
         token = headway_linear_first(job->at, b + 1);
     }
 }

@@ -12,19 +12,19 @@
 /* Positions have 27 bits at most, so have angles: what headway_rope_turn() is exact for. */
 #define HEADWAY_ROPE_MOST (1 << 27)
 
-/* Fills frequency (size / 2), size the rotary size, from a checked configuration without tables of
- * its own; returns the attention factor. The same bits on every machine: nothing of the C library
- * but sqrt and exact functions has a part in it. Relative error below 2^-48. */
-double headway_rope_frequencies(const headway_rope_config *config, int64_t size, double *frequency);
+/* Of a checked configuration without tables of its own: frequency(k) and the attention factor. The
+ * same bits on every machine: nothing of the C library but sqrt and exact functions has a part in
+ * them. Relative error below 2^-48. */
+double headway_rope_frequency(const headway_rope_config *config, int64_t size, int64_t k);
+double headway_rope_factor(const headway_rope_config *config);
 
 /* Cosine and sine of position * frequency, the product taken as exact: 0 <= position and 0 <=
  * position * frequency, both at most HEADWAY_ROPE_MOST. The same bits on every machine; relative
  * error below 2^-50, so that rounding to float adds less than 0.501 ulp. */
 void headway_rope_turn(int64_t position, double frequency, double *cosine, double *sine);
 
-/* cos and sin (positions, half), multiplied by factor, each rounded once. */
-void headway_rope_tables(const double *frequency, int64_t half, int64_t positions, double factor,
-                         float *cos, float *sin);
+/* Fills cos and sin (positions, size / 2): multiplied by the attention factor, rounded once. */
+void headway_rope_tables(const headway_rope_config *config, int64_t size, float *cos, float *sin);
 
 struct headway_rope {
     headway_rope_style style;
@@ -61,7 +61,7 @@ struct headway_turn_job {
 void headway_turn_run(const struct headway_machine *machine, const struct headway_turn_job *jobs,
                       int count);
 
-/* offset(b) of headway_attention_params: where row 0 stands among the keys. */
-int64_t headway_place_offset(const struct headway_problem *problem, int64_t b);
+/* Position of token (b, i); INT64_MAX stands for all beyond. */
+int64_t headway_place(const struct headway_turn_job *job, int64_t b, int64_t i);
 
 #endif
