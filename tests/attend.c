@@ -61,7 +61,7 @@ void environment_leave(int flags_free)
  */
 
 struct operands {
-    headway_tensor query, key, value, out, lse, mask;
+    headway_tensor query, key, value, out, lse, mask, interval, weights;
     struct arena arena;
 };
 
@@ -120,22 +120,42 @@ static void lay_all(struct operands *o, const struct problem *p, enum layout lay
     }
 }
 
+/* Places one of the others: axes in that order in the turned layout. */
+static void lay_extra(struct operands *o, headway_tensor *t, enum layout layout, const int *turned,
+                      int64_t innermost)
+{
+    static const int same[4] = {0, 1, 2, 3};
+    const int odd = layout == LAYOUT_ODD, last = t->rank - 1;
+    lay(t, layout == LAYOUT_BHLD ? turned : same, odd ? innermost : 1, odd ? 5 : 0,
+        layout == LAYOUT_NEGATIVE);
+    if (t == &o->weights && t->shape[last] != 1)
+        t->stride[last] = 1;
+    arena_place(&o->arena, t);
+}
+
 static void lay_extras(struct operands *o, const struct problem *p, enum layout layout)
 {
-    static const int same[4] = {0, 1, 2, 3}, lse_turned[3] = {0, 2, 1},
-                     mask_turned[4] = {0, 1, 3, 2}, mask_turned2[2] = {1, 0};
-    const int turn = layout == LAYOUT_BHLD, odd = layout == LAYOUT_ODD;
-    lay(&o->lse, turn ? lse_turned : same, odd ? 2 : 1, odd ? 3 : 0, layout == LAYOUT_NEGATIVE);
-    arena_place(&o->arena, &o->lse);
-    if (p->mask_kind == MASK_NONE)
-        return;
-    lay(&o->mask,
-        !turn || p->mask_rank == 1 ? same
-        : p->mask_rank == 2        ? mask_turned2
-                                   : mask_turned,
-        odd ? 3 : 1, odd ? 5 : 0, layout == LAYOUT_NEGATIVE);
-    arena_place(&o->arena, &o->mask);
-    scatter(&o->mask, p->mask);
+    static const int lse_turned[3] = {0, 2, 1}, mask_turned[4] = {0, 1, 3, 2},
+                     mask_turned2[2] = {1, 0}, mask_same[1] = {0}, interval_turned[3] = {2, 0, 1},
+                     interval_turned2[2] = {1, 0}, weights_turned[4] = {0, 2, 1, 3},
+                     mean_turned[3] = {1, 0, 2};
+    lay_extra(o, &o->lse, layout, lse_turned, 2);
+    if (p->mask_kind != MASK_NONE) {
+        lay_extra(o, &o->mask, layout,
+                  p->mask_rank == 1   ? mask_same
+                  : p->mask_rank == 2 ? mask_turned2
+                                      : mask_turned,
+                  3);
+        scatter(&o->mask, p->mask);
+    }
+    if (p->interval) {
+        lay_extra(o, &o->interval, layout, p->interval_batch ? interval_turned : interval_turned2,
+                  2);
+        scatter(&o->interval, p->interval);
+    }
+    if (p->weights != WEIGHTS_NONE)
+        lay_extra(o, &o->weights, layout,
+                  p->weights == WEIGHTS_HEADS ? weights_turned : mean_turned, 1);
 }
 
 static void lay_out(struct operands *o, const struct problem *p, enum layout layout, int at_end)
@@ -155,8 +175,16 @@ static void lay_out(struct operands *o, const struct problem *p, enum layout lay
     o->out = describe(HEADWAY_F32, 4, out);
     o->lse = describe(HEADWAY_F32, 3, lse);
     if (p->mask_kind != MASK_NONE)
-        o->mask = describe(p->mask_kind == MASK_BOOL ? HEADWAY_BOOL : HEADWAY_F32, p->mask_rank,
-                           p->mask_shape);
+        o->mask = mask_tensor(p);
+    if (p->interval) {
+        const int64_t interval[3] = {p->interval_batch, s->queries, 2};
+        const int batchless = p->interval_batch == 0;
+        o->interval = describe(HEADWAY_I32, 3 - batchless, interval + batchless);
+    }
+    const int64_t weights[4] = {s->batch, s->heads, s->queries, s->keys};
+    const int64_t mean[3] = {s->batch, s->queries, s->keys};
+    o->weights = p->weights == WEIGHTS_MEAN ? describe(HEADWAY_F32, 3, mean)
+                                            : describe(HEADWAY_F32, 4, weights);
     lay_all(o, p, layout);
     lay_extras(o, p, layout);
     scatter(&o->query, p->query);
@@ -173,9 +201,14 @@ struct answer answer_make(const struct problem *p, int64_t outs)
     struct answer a;
     a.lses = p->shape.batch * p->shape.heads * p->shape.queries;
     a.outs = outs;
+    a.all_weights = p->weights == WEIGHTS_NONE ? 0
+                    : p->weights == WEIGHTS_HEADS
+                        ? a.lses * p->shape.keys
+                        : p->shape.batch * p->shape.queries * p->shape.keys;
     a.out = malloc((size_t)(a.outs + 1) * sizeof(float));
     a.lse = malloc((size_t)(a.lses + 1) * sizeof(float));
-    if (!a.out || !a.lse) {
+    a.weights = malloc((size_t)(a.all_weights + 1) * sizeof(float));
+    if (!a.out || !a.lse || !a.weights) {
         perror("test");
         exit(1);
     }
@@ -186,7 +219,8 @@ void answer_free(struct answer *a)
 {
     free(a->out);
     free(a->lse);
-    a->out = a->lse = NULL;
+    free(a->weights);
+    a->out = a->lse = a->weights = NULL;
 }
 
 float *out_line(const struct problem *p, const struct answer *a, int64_t b, int64_t i, int64_t h)
@@ -199,10 +233,18 @@ float *lse_at(const struct problem *p, const struct answer *a, int64_t b, int64_
     return a->lse + (b * p->shape.heads + h) * p->shape.queries + i;
 }
 
+float *weights_line(const struct problem *p, const struct answer *a, int64_t b, int64_t i,
+                    int64_t h)
+{
+    const int64_t line = p->weights == WEIGHTS_MEAN ? b : b * p->shape.heads + h;
+    return a->weights + (line * p->shape.queries + i) * p->shape.keys;
+}
+
 void compare_bits(const struct answer *a, const struct answer *b, const char *what)
 {
     check_bits(a->out, b->out, a->outs, what);
     check_bits(a->lse, b->lse, a->lses, what);
+    check_bits(a->weights, b->weights, a->all_weights, what);
 }
 
 /* ---- the call ---------------------------------------------------------------------------------
@@ -223,19 +265,49 @@ headway_engine *engine_make(const char *isa, int threads)
     return engine;
 }
 
+/* The answer of problem_packed() in the places of the padded one. */
+static struct answer unpack(const struct problem *p, const struct problem *packed,
+                            const struct answer *from)
+{
+    const size_t line = (size_t)(p->shape.heads * p->shape.value_size) * sizeof(float);
+    struct answer a =
+        answer_make(p, p->shape.batch * p->shape.queries * p->shape.heads * p->shape.value_size);
+    memset(a.out, 0, (size_t)a.outs * sizeof(float));
+    for (int64_t n = 0; n < a.lses; n++)
+        a.lse[n] = -INFINITY;
+    for (int64_t b = 0; b < p->shape.batch; b++)
+        for (int64_t i = 0; i < p->query_lengths[b]; i++) {
+            const int64_t row = packed->query_starts[b] + i;
+            if (line > 0)
+                memcpy(out_line(p, &a, b, i, 0), out_line(packed, from, 0, row, 0), line);
+            for (int64_t h = 0; h < p->shape.heads; h++)
+                *lse_at(p, &a, b, i, h) = *lse_at(packed, from, 0, row, h);
+        }
+    return a;
+}
+
 struct answer attend(const headway_engine *engine, const struct problem *p, enum layout layout,
                      int at_end)
 {
     headway_attention_params params;
     struct operands o;
-    struct answer a =
-        answer_make(p, p->shape.batch * p->shape.queries * p->shape.heads * p->shape.value_size);
     size_t bytes = 0;
     char text[400];
 
+    if (p->packed) {
+        struct problem *q = problem_packed(p);
+        struct answer whole = attend(engine, q, layout, at_end), padded = unpack(p, q, &whole);
+        answer_free(&whole);
+        problem_free(q);
+        return padded;
+    }
+    struct answer a =
+        answer_make(p, p->shape.batch * p->shape.queries * p->shape.heads * p->shape.value_size);
     lay_out(&o, p, layout, at_end);
     params = problem_params(p, &o.mask);
     params.lse = &o.lse;
+    params.interval = p->interval ? &o.interval : NULL;
+    params.weights = p->weights != WEIGHTS_NONE ? &o.weights : NULL;
     headway_status status =
         headway_attention_workspace(engine, &params, &o.query, &o.key, &o.value, &bytes);
     void *workspace = check_guard(bytes, at_end && bytes % HEADWAY_WORKSPACE_ALIGNMENT == 0);
@@ -249,6 +321,8 @@ struct answer attend(const headway_engine *engine, const struct problem *p, enum
     CHECK(status == HEADWAY_OK, "%s: %s: %s", problem_name(p), headway_status_text(status), text);
     arena_take(&o.arena, &o.out, params.query_lengths, 1, 0.0f, a.out);
     arena_take(&o.arena, &o.lse, params.query_lengths, 2, -INFINITY, a.lse);
+    if (p->weights != WEIGHTS_NONE)
+        arena_take(&o.arena, &o.weights, params.query_lengths, o.weights.rank - 2, 0.0f, a.weights);
     arena_release(&o.arena);
     check_guard_free(workspace);
     return a;

@@ -16,7 +16,8 @@ struct shape {
     int64_t batch, queries, keys, heads, kv_heads, size, value_size;
 };
 
-enum mask_kind { MASK_NONE, MASK_BOOL, MASK_F32 };
+enum mask_kind { MASK_NONE, MASK_BOOL, MASK_F32, MASK_F16, MASK_BF16 };
+enum weights_kind { WEIGHTS_NONE, WEIGHTS_HEADS, WEIGHTS_MEAN };
 
 /* Axes of which all entries are equal, to be laid out with stride 0. */
 enum { SHARED_BATCH = 1, SHARED_HEADS = 2, SHARED_ROWS = 4 };
@@ -26,12 +27,22 @@ struct problem {
     float *query, *key, *value; /* dense (B, L, H, size), owned */
     headway_causal causal;
     int has_query_lengths, has_key_lengths, has_scale;
+    int has_offsets; /* without causality; with HEADWAY_CAUSAL_OFFSETS they always count */
     int64_t offsets[MAX_BATCH], query_lengths[MAX_BATCH], key_lengths[MAX_BATCH];
     float scale;
+    int64_t window_left, window_right; /* -1: unbounded */
+    int64_t interval_batch;            /* B, 1, or 0: (Lq, 2) */
+    int32_t *interval;                 /* dense, or NULL; owned, as the next two */
+    float *slopes, *sinks;             /* (Hq), or NULL */
+    float softcap;
+    enum weights_kind weights; /* are asked for */
+    int packed;                /* lengths are to be given as packed sequences */
+    int64_t sequences;         /* problem_packed()'s: how many */
+    int64_t query_starts[MAX_BATCH + 1], key_starts[MAX_BATCH + 1];
     enum mask_kind mask_kind;
     int mask_rank;
     int64_t mask_shape[4];
-    void *mask; /* dense, unsigned char or float, owned */
+    void *mask; /* dense, unsigned char, float or uint16_t, owned */
     unsigned shared;
     int flags_free; /* the call must raise none of invalid, division by zero, overflow */
     uint64_t random;
@@ -47,6 +58,16 @@ void problem_share(struct problem *p, unsigned shared);
 void problem_causal(struct problem *p, headway_causal causal);
 /* Random lengths, 0 and the full length among them; keys and values beyond are NaN. */
 void problem_lengths(struct problem *p, int query, int key);
+/* Packed sequences of random lengths. Call it before what depends on lengths. */
+void problem_pack(struct problem *p);
+/* The same as one batch of all rows, which is how a packed problem is called. */
+struct problem *problem_packed(const struct problem *p);
+/* Random intervals for all batches (B or 1 extent) or one without a batch axis (0): empty, reversed
+ * and whole ones among them, ends below 0 and above Lk too. */
+void problem_interval(struct problem *p, int64_t batch);
+/* Random slopes, sinks. One in four sinks is -inf. */
+void problem_slopes(struct problem *p);
+void problem_sinks(struct problem *p);
 /* Rank 1, 2 or 4; bit a of `full` (0: batch .. 3: keys) says that axis a is not broadcast. About a
  * quarter of the entries excludes; float masks add normal numbers elsewhere, and some lines exclude
  * all. */
@@ -63,9 +84,12 @@ headway_attention_params problem_params(const struct problem *p, const headway_t
 int64_t query_length(const struct problem *p, int64_t b);
 int64_t key_length(const struct problem *p, int64_t b);
 int64_t causal_offset(const struct problem *p, int64_t b);
-/* Does row i see key j? By lengths, causality and mask. */
+/* Does row i see key j? By lengths, causality, window, interval and mask. */
 int problem_sees(const struct problem *p, int64_t b, int64_t h, int64_t i, int64_t j);
-/* Offset into mask. */
+/* Element of a float mask. */
+float mask_value(const struct problem *p, int64_t index);
+/* Bytes of an element, and offset into mask. */
+size_t mask_size(const struct problem *p);
 int64_t mask_index(const struct problem *p, int64_t b, int64_t h, int64_t i, int64_t j);
 /* Lines of the dense arrays. */
 float *query_line(const struct problem *p, int64_t b, int64_t i, int64_t h);
@@ -78,14 +102,17 @@ const char *problem_name(const struct problem *p);
 
 /* Dense results. Rows beyond a query length: 0 and -inf. */
 struct answer {
-    int64_t outs, lses;
-    float *out; /* (B, Lq, Hq, Dv) */
-    float *lse; /* (B, Hq, Lq) */
+    int64_t outs, lses, all_weights;
+    float *out;     /* (B, Lq, Hq, Dv) */
+    float *lse;     /* (B, Hq, Lq) */
+    float *weights; /* (B, Hq, Lq, Lk), (B, Lq, Lk) or none */
 };
 struct answer answer_make(const struct problem *p, int64_t outs);
 void answer_free(struct answer *a);
 float *out_line(const struct problem *p, const struct answer *a, int64_t b, int64_t i, int64_t h);
 float *lse_at(const struct problem *p, const struct answer *a, int64_t b, int64_t i, int64_t h);
+float *weights_line(const struct problem *p, const struct answer *a, int64_t b, int64_t i,
+                    int64_t h);
 
 enum layout {
     LAYOUT_DENSE,    /* BLHD */
@@ -107,7 +134,7 @@ headway_engine *engine_make(const char *isa, int threads);
 
 /* The reference's answer and how far from it an answer may be. */
 struct expected {
-    double *out, *out_bound, *lse, *lse_bound;
+    double *out, *out_bound, *lse, *lse_bound, *weights, *weights_bound;
 };
 struct expected expect(const struct problem *p);
 void expected_free(struct expected *e);

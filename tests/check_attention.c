@@ -83,6 +83,7 @@ int main(int argc, char **argv)
     if (subject_count) {
         check_shapes();
         check_masks();
+        check_options();
         printf("largest error: %.3g of its bound\n", worst);
     }
     for (int i = 0; i < subject_count; i++) {

@@ -22,6 +22,7 @@ void run(struct problem *p, const char *group);
 
 void check_shapes(void);
 void check_masks(void);
+void check_options(void);
 void check_equalities(const struct subject *s);
 void check_excluded(const struct subject *s);
 void check_empty(const struct subject *s);

@@ -1,5 +1,6 @@
 /* Pairs of calls that mean the same give the same bits. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check_attention.h"
@@ -13,6 +14,9 @@ static void same_line(const struct problem *p, const struct answer *a, const int
                p->shape.value_size, what);
     check_bits(lse_at(p, a, at[0], at[1], at[2]), lse_at(q, b, other[0], other[1], other[2]), 1,
                what);
+    if (p->weights != WEIGHTS_NONE)
+        check_bits(weights_line(p, a, at[0], at[1], at[2]),
+                   weights_line(q, b, other[0], other[1], other[2]), p->shape.keys, what);
 }
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high)
@@ -22,13 +26,42 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
 
 static void copy_mask_rows(struct problem *to, const struct problem *from, int64_t b, int64_t first)
 {
-    const size_t size = from->mask_kind == MASK_BOOL ? 1 : sizeof(float);
-    const size_t line = (size_t)from->shape.keys * size;
     problem_mask_full(to, from->mask_kind);
+    const size_t size = mask_size(to), line = (size_t)from->shape.keys * size;
     for (int64_t h = 0; h < to->shape.heads; h++)
         for (int64_t i = 0; i < to->shape.queries; i++)
             memcpy((char *)to->mask + (size_t)mask_index(to, 0, h, i, 0) * size,
                    (char *)from->mask + (size_t)mask_index(from, b, h, first + i, 0) * size, line);
+}
+
+static float *copy_floats(const float *from, int64_t count)
+{
+    float *to = malloc((size_t)count * sizeof *to);
+    if (to)
+        memcpy(to, from, (size_t)count * sizeof *to);
+    return to;
+}
+
+/* What an option says for those rows. */
+static void copy_options(struct problem *to, const struct problem *from, int64_t b, int64_t first)
+{
+    to->causal = from->causal != HEADWAY_CAUSAL_NONE ? HEADWAY_CAUSAL_OFFSETS : HEADWAY_CAUSAL_NONE;
+    to->has_offsets = 1;
+    to->offsets[0] = causal_offset(from, b) + first;
+    to->window_left = from->window_left;
+    to->window_right = from->window_right;
+    to->softcap = from->softcap;
+    to->weights = from->weights;
+    if (from->slopes)
+        to->slopes = copy_floats(from->slopes, from->shape.heads);
+    if (from->sinks)
+        to->sinks = copy_floats(from->sinks, from->shape.heads);
+    if (from->interval) {
+        const int64_t at = from->interval_batch == from->shape.batch ? b * from->shape.queries : 0;
+        problem_interval(to, 1);
+        memcpy(to->interval, from->interval + (at + first) * 2,
+               (size_t)to->shape.queries * 2 * sizeof(int32_t));
+    }
 }
 
 /* Rows first .. first + count - 1 of batch b, as a problem of their own. */
@@ -44,9 +77,7 @@ static struct problem *rows_of(const struct problem *from, int64_t b, int64_t fi
     memcpy(p->key, key_line(from, b, 0, 0), (size_t)(s.keys * s.kv_heads * s.size) * sizeof(float));
     memcpy(p->value, value_line(from, b, 0, 0),
            (size_t)(s.keys * s.kv_heads * s.value_size) * sizeof(float));
-    if (from->causal != HEADWAY_CAUSAL_NONE)
-        p->causal = HEADWAY_CAUSAL_OFFSETS;
-    p->offsets[0] = causal_offset(from, b) + first;
+    copy_options(p, from, b, first);
     p->has_query_lengths = from->has_query_lengths;
     p->has_key_lengths = from->has_key_lengths;
     p->query_lengths[0] = clamp(from->query_lengths[b] - first, 0, count);
@@ -57,20 +88,33 @@ static struct problem *rows_of(const struct problem *from, int64_t b, int64_t fi
     return p;
 }
 
-/* Options by number, all combinations of causality, lengths and masks among them. */
+/* Options by number, combinations of all but packed sequences. */
 static struct problem *variant(const struct shape *s, int n)
 {
+    static const enum mask_kind kinds[] = {MASK_BF16, MASK_BOOL, MASK_F32, MASK_BOOL, MASK_F16};
     struct problem *p = problem_make(s, (uint64_t)n);
     problem_causal(p, (headway_causal)(n % 4));
     problem_lengths(p, n % 2, n % 3 == 1);
     if (n % 3 != 2)
-        problem_mask(p, n % 2 ? MASK_BOOL : MASK_F32, 4, n % 4 == 3 ? 14 : n % 4 == 1 ? 12 : 15);
+        problem_mask(p, kinds[n % 5], 4, n % 4 == 3 ? 14 : n % 4 == 1 ? 12 : 15);
+    if (n % 4 == 2)
+        p->window_left = 20;
+    if (n % 3 == 2)
+        p->window_right = 70;
+    if (n % 5 == 3)
+        problem_interval(p, n % 2 ? s->batch : 1);
+    p->softcap = n % 4 == 3 ? 2.5f : 0;
+    if (n % 5 < 2)
+        problem_slopes(p);
+    if (n % 4 > 1)
+        problem_sinks(p);
+    p->weights = (enum weights_kind)(n % 3);
     return p;
 }
 
 static int variants(void)
 {
-    return quick ? 4 : 12;
+    return quick ? 6 : 24;
 }
 
 static void check_alone(const struct subject *s)
@@ -142,6 +186,7 @@ static void same(const struct subject *s, struct problem *a, struct problem *b, 
 /* Writes what problem_sees() says into a full mask of q. */
 static void mask_by_sight(struct problem *q, const struct problem *p, enum mask_kind kind)
 {
+    static const uint16_t low[] = {[MASK_F16] = 0xfc00, [MASK_BF16] = 0xff80};
     const struct shape *s = &p->shape;
     problem_mask_full(q, kind);
     for (int64_t b = 0; b < s->batch; b++)
@@ -152,30 +197,44 @@ static void mask_by_sight(struct problem *q, const struct problem *p, enum mask_
                     const int sees = problem_sees(p, b, h, i, j);
                     if (kind == MASK_BOOL)
                         ((unsigned char *)q->mask)[at] = (unsigned char)sees;
-                    else
+                    else if (kind == MASK_F32)
                         ((float *)q->mask)[at] = sees ? 0.0f : -INFINITY;
+                    else
+                        ((uint16_t *)q->mask)[at] = sees ? 0 : low[kind];
                 }
 }
 
-/* The problem of p with all that excludes keys as one mask. */
+/* The problem of p with all that excludes keys as one mask. Slopes still count from the same place.
+ */
 static struct problem *as_mask(const struct problem *p, enum mask_kind kind)
 {
     struct problem *q = problem_copy(p);
     q->causal = HEADWAY_CAUSAL_NONE;
+    q->has_offsets = 1;
+    for (int64_t b = 0; b < p->shape.batch; b++)
+        q->offsets[b] = causal_offset(p, b);
     q->has_key_lengths = 0;
+    q->window_left = q->window_right = -1;
+    free(q->interval);
+    q->interval = NULL;
     q->flags_free = !p->has_key_lengths; /* the NaN beyond the lengths are now behind a mask */
     mask_by_sight(q, p, kind);
     return q;
 }
 
+static const struct shape mask_shapes[] = {
+    {2, 37, 290, 4, 2, 16, 8}, {1, 5, 129, 1, 1, 3, 40}, {3, 130, 65, 2, 2, 8, 8}};
+
 static void check_masks_as(const struct subject *s)
 {
-    static const struct shape shapes[] = {
-        {2, 37, 290, 4, 2, 16, 8}, {1, 5, 129, 1, 1, 3, 40}, {3, 130, 65, 2, 2, 8, 8}};
+    const struct shape *shapes = mask_shapes;
     for (int n = 0; n < 3; n++) {
         struct problem *p = problem_make(&shapes[n], (uint64_t)n);
         problem_mask(p, MASK_BOOL, 4, n == 0 ? 15 : n == 1 ? 12 : 9);
-        same(s, problem_copy(p), as_mask(p, MASK_F32), "a bool mask as a mask of 0 and -inf");
+        p->weights = (enum weights_kind)n;
+        for (int kind = MASK_F32; kind <= MASK_BF16; kind++)
+            same(s, problem_copy(p), as_mask(p, (enum mask_kind)kind),
+                 "a bool mask as a mask of 0 and -inf");
         problem_free(p);
         for (int causal = 1; causal < 4; causal++) {
             p = problem_make(&shapes[n], (uint64_t)causal);
@@ -189,7 +248,7 @@ static void check_masks_as(const struct subject *s)
         problem_lengths(p, 0, 1);
         same(s, problem_copy(p), as_mask(p, MASK_BOOL), "key lengths as a bool mask");
         problem_free(p);
-        for (int kind = MASK_BOOL; kind <= MASK_F32; kind++) {
+        for (int kind = MASK_BOOL; kind <= MASK_BF16; kind++) {
             p = problem_make(&shapes[n], 6);
             problem_causal(p, (headway_causal)(n % 4));
             struct problem *q = problem_copy(p);
@@ -199,10 +258,89 @@ static void check_masks_as(const struct subject *s)
     }
 }
 
+/* Windows and intervals, with what else may be asked for, as masks. */
+static void check_windows_as(const struct subject *s)
+{
+    static const int64_t windows[][2] = {{0, 0}, {5, -1}, {-1, 3}, {64, 64}, {200, 1}, {7, 130}};
+    for (int n = 0; n < (quick ? 6 : 18); n++) {
+        struct problem *p = problem_make(&mask_shapes[n % 3], (uint64_t)n);
+        problem_causal(p, (headway_causal)(n % 4));
+        p->has_offsets = n % 8 >= 4 && p->causal == HEADWAY_CAUSAL_NONE;
+        if (n % 5 != 4) {
+            p->window_left = windows[n % 6][0];
+            p->window_right = windows[n % 6][1];
+        }
+        if (n % 2)
+            problem_interval(p, n % 3 ? p->shape.batch : 0);
+        if (n % 3 == 1)
+            problem_slopes(p);
+        if (n % 4 == 1)
+            problem_sinks(p);
+        p->softcap = n % 5 == 1 ? 3 : 0;
+        p->weights = (enum weights_kind)(n / 2 % 3);
+        same(s, problem_copy(p), as_mask(p, n % 2 ? MASK_BOOL : MASK_F16),
+             "windows and intervals as a mask");
+        problem_free(p);
+    }
+}
+
+/* Options that say nothing. */
+static void check_nothing(const struct subject *s)
+{
+    for (int n = 0; n < 6; n++) {
+        struct problem *p = problem_make(&mask_shapes[n % 3], (uint64_t)n);
+        problem_causal(p, (headway_causal)(n % 4));
+        p->weights = (enum weights_kind)(n % 3);
+        struct problem *q = problem_copy(p);
+        if (n == 0 || n == 5)
+            q->window_left = q->window_right = 300;
+        if (n == 1 || n == 5) {
+            problem_slopes(q);
+            memset(q->slopes, 0, (size_t)q->shape.heads * sizeof(float));
+        }
+        if (n == 2 || n == 5) {
+            problem_sinks(q);
+            for (int64_t h = 0; h < q->shape.heads; h++)
+                q->sinks[h] = -INFINITY;
+        }
+        if (n == 3 || n == 5) {
+            problem_interval(q, 1);
+            for (int64_t i = 0; i < q->shape.queries; i++) {
+                q->interval[2 * i] = INT32_MIN;
+                q->interval[2 * i + 1] = INT32_MAX;
+            }
+        }
+        same(s, p, q, "options that say nothing as none");
+    }
+}
+
+/* Packed sequences as a batch with lengths. */
+static void check_packed(const struct subject *s)
+{
+    static const struct shape shapes[] = {
+        {6, 70, 140, 4, 2, 8, 12}, {1, 33, 33, 1, 1, 16, 8}, {9, 130, 30, 2, 2, 4, 4}};
+    for (int n = 0; n < (quick ? 6 : 18); n++) {
+        struct problem *p = problem_make(&shapes[n % 3], (uint64_t)n);
+        problem_pack(p);
+        problem_causal(p, (headway_causal)(n % 4));
+        if (n % 3 == 1)
+            p->window_left = 30;
+        if (n % 4 == 2)
+            problem_interval(p, n % 8 < 4 ? p->shape.batch : 0);
+        if (n % 5 == 0)
+            problem_slopes(p);
+        if (n % 2)
+            problem_mask(p, n % 4 == 1 ? MASK_BOOL : MASK_BF16, 4, n % 3 ? 15 : 12);
+        struct problem *q = problem_copy(p);
+        q->packed = 0;
+        same(s, p, q, "packed sequences as a batch with lengths");
+    }
+}
+
 static void check_broadcasts(const struct subject *s)
 {
     const struct shape shape = {2, 19, 140, 4, 2, 8, 8};
-    for (int kind = MASK_BOOL; kind <= MASK_F32; kind++)
+    for (int kind = MASK_BOOL; kind <= MASK_BF16; kind++)
         for (unsigned full = 0; full < 16; full++) {
             struct problem *p = problem_make(&shape, full);
             problem_mask(p, (enum mask_kind)kind, 4, full);
@@ -231,6 +369,8 @@ static struct problem *turn_heads(const struct problem *p)
                 const int64_t to = (s->kv_heads - 1 - h / group) * group + (h + 1) % group;
                 memcpy(query_line(q, b, i, to), query_line(p, b, i, h),
                        (size_t)s->size * sizeof(float));
+                q->slopes[to] = p->slopes[h];
+                q->sinks[to] = p->sinks[h];
             }
         for (int64_t j = 0; j < s->keys; j++)
             for (int64_t g = 0; g < s->kv_heads; g++) {
@@ -251,6 +391,9 @@ static void check_turned(const struct subject *s)
         const int64_t group = shape.heads / shape.kv_heads;
         struct problem *p = problem_make(&shape, (uint64_t)n);
         problem_causal(p, (headway_causal)(n % 4));
+        problem_slopes(p);
+        problem_sinks(p);
+        p->weights = WEIGHTS_HEADS;
         struct problem *q = turn_heads(p);
         if (check_case("%s: heads in another order, %s", s->isa, problem_name(p))) {
             struct answer x = attend(s->engines[0], p, LAYOUT_DENSE, 0);
@@ -333,6 +476,9 @@ void check_equalities(const struct subject *s)
     check_alone(s);
     check_split(s);
     check_masks_as(s);
+    check_windows_as(s);
+    check_nothing(s);
+    check_packed(s);
     check_broadcasts(s);
     check_turned(s);
     check_repeated(s);

@@ -91,6 +91,26 @@ static int all_nan(const float *x, int64_t count)
     return all;
 }
 
+/* The weights of a row: as before, or NaN where it sees a key. */
+static void check_weights(const struct problem *p, const int64_t at[3], const struct answer *clean,
+                          const struct answer *got, int spoilt)
+{
+    const float *before = weights_line(p, clean, at[0], at[1], at[2]);
+    const float *after = weights_line(p, got, at[0], at[1], at[2]);
+    if (p->weights == WEIGHTS_NONE)
+        return;
+    if (!spoilt) {
+        check_bits(after, before, p->shape.keys, "weights of a row without poison");
+        return;
+    }
+    for (int64_t j = 0; j < p->shape.keys; j++) {
+        const int sees = problem_sees(p, at[0], at[2], at[1], j);
+        CHECK(sees ? isnan(after[j]) != 0 : after[j] == 0.0f,
+              "weight %lld of row %lld, head %lld: %g where the row %s the key", (long long)j,
+              (long long)at[1], (long long)at[2], (double)after[j], sees ? "sees" : "excludes");
+    }
+}
+
 static void check_row(const struct problem *p, enum poison poison, const struct spoilt *x,
                       const int64_t at[3], const struct answer *clean, const struct answer *got)
 {
@@ -102,6 +122,7 @@ static void check_row(const struct problem *p, enum poison poison, const struct 
     if (!sees_spoilt(p, poison, x, at)) {
         check_bits(after, before, size, "a row that does not see the poison");
         CHECK(!lse_changed, "lse of row %lld changed", (long long)at[1]);
+        check_weights(p, at, clean, got, 0);
         return;
     }
     if (poison == KEY_INF)
@@ -110,8 +131,10 @@ static void check_row(const struct problem *p, enum poison poison, const struct 
         CHECK(all_nan(after, size) && isnan(*lse_at(p, got, at[0], at[1], at[2])),
               "row %lld of head %lld sees a NaN and is %g", (long long)at[1], (long long)at[2],
               (double)after[0]);
+        check_weights(p, at, clean, got, 1);
         return;
     }
+    check_weights(p, at, clean, got, 0);
     check_bits(after, before, d, "columns before the poison");
     check_bits(after + d + 1, before + d + 1, size - d - 1, "columns behind the poison");
     CHECK(!lse_changed, "lse of row %lld changed by values", (long long)at[1]);
@@ -150,13 +173,28 @@ static void check_spoilt(const struct subject *s, struct problem *clean, enum po
     answer_free(&before);
 }
 
+static void add_options(struct problem *p, int n)
+{
+    p->window_left = 40;
+    p->window_right = 25;
+    if (n % 3 == 0)
+        problem_interval(p, p->shape.batch);
+    if (n % 4 == 1)
+        p->softcap = 30;
+    if (n % 4 == 2)
+        problem_slopes(p);
+    if (n % 2)
+        problem_sinks(p);
+    p->weights = WEIGHTS_HEADS;
+}
+
 void check_excluded(const struct subject *s)
 {
     static const struct shape shapes[] = {{2, 40, 300, 4, 2, 8, 12},
                                           {1, 70, 700, 2, 2, 5, 6},
                                           {2, 17, 129, 3, 1, 16, 33},
                                           {1, 130, 140, 1, 1, 8, 8}};
-    for (int n = 0; n < (quick ? 4 : 8); n++) {
+    for (int n = 0; n < (quick ? 8 : 16); n++) {
         struct problem *p = problem_make(&shapes[n % 4], (uint64_t)n);
         problem_causal(p, (headway_causal)(n % 2 ? 1 + n / 2 % 3 : 0));
         problem_lengths(p, n % 3 == 1, 0);
@@ -164,6 +202,8 @@ void check_excluded(const struct subject *s)
             problem_mask(p, n % 4 == 0 ? MASK_BOOL : MASK_F32, 4, n % 3 == 0 ? 15 : 14);
         if (n % 4 == 1)
             problem_lengths(p, 0, 1);
+        if (n % 8 >= 4)
+            add_options(p, n);
         for (int poison = 0; poison < POISONS; poison++)
             check_spoilt(s, p, (enum poison)poison, n);
         problem_free(p);

@@ -20,10 +20,29 @@ static double most_cost(void)
 static void add_options(struct problem *p, int n)
 {
     static const unsigned axes[] = {15, 12, 8, 4, 14, 13, 9, 0};
+    static const enum mask_kind kinds[] = {MASK_BOOL, MASK_F32, MASK_BOOL, MASK_F16, MASK_BF16};
+    static const int64_t windows[] = {0, 1, 15, 16, 64, 127, 128, 129, 500, -1};
+    p->weights = n % 5 == 2 ? (enum weights_kind)(1 + n % 2) : WEIGHTS_NONE;
+    if (p->weights == WEIGHTS_NONE && n % 6 == 1)
+        problem_pack(p);
+    else
+        problem_lengths(p, n % 3 == 1, n % 5 >= 3);
     problem_causal(p, (headway_causal)(n % 4));
-    problem_lengths(p, n % 3 == 1, n % 5 >= 3);
+    p->has_offsets = n % 8 == 4;
     if (n % 7 >= 3)
-        problem_mask(p, n % 2 ? MASK_BOOL : MASK_F32, 4, axes[n / 2 % COUNT(axes)]);
+        problem_mask(p, kinds[n % 5], 4, axes[n / 2 % COUNT(axes)]);
+    if (n % 4 == 1) {
+        p->window_left = windows[n / 4 % COUNT(windows)];
+        p->window_right = windows[n / 3 % COUNT(windows)];
+    }
+    if (n % 9 == 4)
+        problem_interval(p, n % 2 ? p->shape.batch : n % 4 / 2);
+    if (n % 10 == 3)
+        p->softcap = 1.0f + (float)(n % 50);
+    if (n % 8 == 2)
+        problem_slopes(p);
+    if (n % 6 == 5)
+        problem_sinks(p);
     if (n % 11 == 0) {
         p->has_scale = 1;
         p->scale = -0.3f;
@@ -106,11 +125,7 @@ static void run_random(int count)
         struct problem *p = affordable(s, n);
         if (!p)
             continue;
-        const uint64_t options = check_random(&random);
-        problem_causal(p, (headway_causal)(options % 4));
-        problem_lengths(p, options >> 2 & 1, options >> 3 & 1);
-        if (options >> 4 & 3)
-            problem_mask(p, options >> 4 & 1 ? MASK_BOOL : MASK_F32, 4, options >> 6 & 15);
+        add_options(p, (int)(check_random(&random) % 100000));
         run(p, "random");
     }
 }
@@ -141,6 +156,16 @@ static void run_offsets(void)
         p->offsets[1] = offsets[COUNT(offsets) - 1 - n];
         run(p, "offsets");
     }
+    for (int n = 0; n < COUNT(offsets); n++) {
+        static const int64_t windows[] = {0, 30, -1, 200, INT64_MAX - 1};
+        struct problem *p = problem_make(&s, (uint64_t)n);
+        p->has_offsets = 1;
+        p->offsets[0] = offsets[n];
+        p->offsets[1] = offsets[COUNT(offsets) - 1 - n];
+        p->window_left = windows[n % 5];
+        p->window_right = windows[n / 3 % 5];
+        run(p, "offsets");
+    }
 }
 
 static void run_scales(void)
@@ -161,7 +186,7 @@ void check_masks(void)
 {
     const struct shape s = {2, 35, 150, 4, 2, 16, 24};
     int n = 0;
-    for (int kind = MASK_BOOL; kind <= MASK_F32; kind++)
+    for (int kind = MASK_BOOL; kind <= MASK_BF16; kind++)
         for (int rank = 1; rank <= 4; rank += rank == 1 ? 1 : 2)
             for (unsigned full = 0; full < 16; full++) {
                 if (full & ((1u << (4 - rank)) - 1))

@@ -51,9 +51,14 @@ static int64_t masks_of(const struct problem *p)
     return count;
 }
 
-static size_t mask_size(const struct problem *p)
+size_t mask_size(const struct problem *p)
 {
-    return p->mask_kind == MASK_BOOL ? 1 : sizeof(float);
+    return p->mask_kind == MASK_BOOL ? 1 : p->mask_kind == MASK_F32 ? sizeof(float) : 2;
+}
+
+static int64_t intervals_of(const struct problem *p)
+{
+    return (p->interval_batch > 0 ? p->interval_batch : 1) * p->shape.queries * 2;
 }
 
 struct problem *problem_make(const struct shape *shape, uint64_t seed)
@@ -63,6 +68,7 @@ struct problem *problem_make(const struct shape *shape, uint64_t seed)
     p->shape = *shape;
     p->random = check_seed * UINT64_C(0x9e3779b97f4a7c15) + seed;
     p->flags_free = 1;
+    p->window_left = p->window_right = -1;
     p->query = room(queries_of(shape), sizeof(float));
     p->key = room(keys_of(shape), sizeof(float));
     p->value = room(values_of(shape), sizeof(float));
@@ -80,6 +86,12 @@ struct problem *problem_copy(const struct problem *p)
     copy->value = copy_of(p->value, values_of(&p->shape), sizeof(float));
     if (p->mask)
         copy->mask = copy_of(p->mask, masks_of(p), mask_size(p));
+    if (p->interval)
+        copy->interval = copy_of(p->interval, intervals_of(p), sizeof(int32_t));
+    if (p->slopes)
+        copy->slopes = copy_of(p->slopes, p->shape.heads, sizeof(float));
+    if (p->sinks)
+        copy->sinks = copy_of(p->sinks, p->shape.heads, sizeof(float));
     return copy;
 }
 
@@ -91,6 +103,9 @@ void problem_free(struct problem *p)
     free(p->key);
     free(p->value);
     free(p->mask);
+    free(p->interval);
+    free(p->slopes);
+    free(p->sinks);
     free(p);
 }
 
@@ -126,20 +141,119 @@ void problem_causal(struct problem *p, headway_causal causal)
         p->offsets[b] = below(p, p->shape.queries + p->shape.keys + 20) - p->shape.queries - 10;
 }
 
-void problem_lengths(struct problem *p, int query, int key)
+static void draw_lengths(struct problem *p)
 {
     const struct shape *s = &p->shape;
-    p->has_query_lengths = query;
-    p->has_key_lengths = key;
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t kind = below(p, 5);
         p->query_lengths[b] = kind == 0 ? 0 : kind == 1 ? s->queries : below(p, s->queries + 1);
         p->key_lengths[b] = kind == 2 ? 0 : kind == 3 ? s->keys : below(p, s->keys + 1);
-        for (int64_t j = key ? p->key_lengths[b] : s->keys; j < s->keys; j++) {
+    }
+}
+
+static void poison_beyond(struct problem *p)
+{
+    const struct shape *s = &p->shape;
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t j = key_length(p, b); j < s->keys; j++) {
             check_poison(key_line(p, b, j, 0), s->kv_heads * s->size);
             check_poison(value_line(p, b, j, 0), s->kv_heads * s->value_size);
         }
+}
+
+void problem_lengths(struct problem *p, int query, int key)
+{
+    p->has_query_lengths = query;
+    p->has_key_lengths = key;
+    draw_lengths(p);
+    poison_beyond(p);
+}
+
+void problem_pack(struct problem *p)
+{
+    p->has_query_lengths = p->has_key_lengths = p->packed = 1;
+    draw_lengths(p);
+    /* A mask's extents are the longest sequence's. */
+    if (p->shape.batch > 0) {
+        p->query_lengths[below(p, p->shape.batch)] = p->shape.queries;
+        p->key_lengths[below(p, p->shape.batch)] = p->shape.keys;
     }
+    poison_beyond(p);
+}
+
+/* Rows below the lengths, one sequence after the other. */
+static void gather(void *to, const void *from, int64_t batch, int64_t rows, const int64_t *lengths,
+                   size_t bytes)
+{
+    char *at = to;
+    for (int64_t b = 0; b < batch; b++) {
+        const size_t all = (size_t)lengths[b] * bytes;
+        if (all > 0)
+            memcpy(at, (const char *)from + (size_t)(b * rows) * bytes, all);
+        at += all;
+    }
+}
+
+struct problem *problem_packed(const struct problem *p)
+{
+    const struct shape *s = &p->shape;
+    struct problem *q = problem_copy(p);
+    q->packed = q->has_query_lengths = q->has_key_lengths = 0;
+    q->sequences = s->batch;
+    for (int64_t b = 0; b < s->batch; b++) {
+        q->query_starts[b + 1] = q->query_starts[b] + p->query_lengths[b];
+        q->key_starts[b + 1] = q->key_starts[b] + p->key_lengths[b];
+    }
+    q->shape.batch = 1;
+    q->shape.queries = q->query_starts[s->batch];
+    q->shape.keys = q->key_starts[s->batch];
+    gather(q->query, p->query, s->batch, s->queries, p->query_lengths,
+           (size_t)(s->heads * s->size) * sizeof(float));
+    gather(q->key, p->key, s->batch, s->keys, p->key_lengths,
+           (size_t)(s->kv_heads * s->size) * sizeof(float));
+    gather(q->value, p->value, s->batch, s->keys, p->key_lengths,
+           (size_t)(s->kv_heads * s->value_size) * sizeof(float));
+    if (p->interval) {
+        const int64_t step = p->interval_batch == s->batch ? s->queries : 0;
+        char *at = (char *)(q->interval = realloc(
+                                q->interval, (size_t)q->shape.queries * 2 * sizeof(int32_t) + 1));
+        for (int64_t b = 0; b < s->batch; b++) {
+            const size_t bytes = (size_t)p->query_lengths[b] * 2 * sizeof(int32_t);
+            memcpy(at, p->interval + b * step * 2, bytes);
+            at += bytes;
+        }
+        q->interval_batch = p->interval_batch ? 1 : 0;
+    }
+    return q;
+}
+
+void problem_interval(struct problem *p, int64_t batch)
+{
+    const int64_t keys = p->shape.keys;
+    p->interval_batch = batch;
+    free(p->interval);
+    p->interval = room(intervals_of(p), sizeof(int32_t));
+    for (int64_t i = 0; i < intervals_of(p); i += 2) {
+        const int64_t kind = below(p, 6);
+        const int64_t first = kind == 0 ? INT32_MIN : below(p, keys + 10) - 5;
+        const int64_t last = kind == 1 ? INT32_MAX : first + below(p, keys) - (kind == 2 ? 9 : 0);
+        p->interval[i] = (int32_t)first;
+        p->interval[i + 1] = (int32_t)last;
+    }
+}
+
+void problem_slopes(struct problem *p)
+{
+    p->slopes = room(p->shape.heads, sizeof(float));
+    for (int64_t h = 0; h < p->shape.heads; h++)
+        p->slopes[h] = below(p, 5) ? check_normal(&p->random) * 0.1f : 0.0f;
+}
+
+void problem_sinks(struct problem *p)
+{
+    p->sinks = room(p->shape.heads, sizeof(float));
+    for (int64_t h = 0; h < p->shape.heads; h++)
+        p->sinks[h] = below(p, 4) ? check_normal(&p->random) * 4 : -INFINITY;
 }
 
 static void mask_room(struct problem *p, enum mask_kind kind, int rank, unsigned full)
@@ -155,6 +269,16 @@ static void mask_room(struct problem *p, enum mask_kind kind, int rank, unsigned
     p->mask = room(masks_of(p), mask_size(p));
 }
 
+/* Bits of a number between 1/16 and 4, or a subnormal. */
+static uint16_t half(struct problem *p)
+{
+    const unsigned sign = (unsigned)below(p, 2) << 15;
+    if (p->mask_kind == MASK_BF16)
+        return (uint16_t)(sign | (unsigned)(below(p, 6) + 123) << 7 | (unsigned)below(p, 128));
+    const unsigned exponent = below(p, 9) ? (unsigned)(below(p, 6) + 11) : 0;
+    return (uint16_t)(sign | exponent << 10 | (unsigned)below(p, 1024));
+}
+
 void problem_mask(struct problem *p, enum mask_kind kind, int rank, unsigned full)
 {
     static const unsigned char truths[] = {1, 2, 0x80, 0xff};
@@ -166,9 +290,26 @@ void problem_mask(struct problem *p, enum mask_kind kind, int rank, unsigned ful
         const int attend = !line_excludes && (below(p, 4) != 0 || count == 1);
         if (kind == MASK_BOOL)
             ((unsigned char *)p->mask)[i] = attend ? truths[below(p, 4)] : 0;
-        else
+        else if (kind == MASK_F32)
             ((float *)p->mask)[i] = attend ? check_normal(&p->random) * 2 : -INFINITY;
+        else
+            ((uint16_t *)p->mask)[i] = attend ? half(p) : kind == MASK_F16 ? 0xfc00 : 0xff80;
     }
+}
+
+float mask_value(const struct problem *p, int64_t index)
+{
+    if (p->mask_kind == MASK_F32)
+        return ((const float *)p->mask)[index];
+    const int bits = ((const uint16_t *)p->mask)[index], rest = bits & 0x7fff;
+    const int low = p->mask_kind == MASK_F16 ? 10 : 7, bias = p->mask_kind == MASK_F16 ? 15 : 127;
+    const int exponent = rest >> low, fraction = rest & ((1 << low) - 1);
+    float value = ldexpf((float)fraction, 1 - bias - low);
+    if (exponent == 2 * bias + 1)
+        value = fraction ? NAN : INFINITY;
+    else if (exponent > 0)
+        value = ldexpf((float)(fraction + (1 << low)), exponent - bias - low);
+    return bits & 0x8000 ? -value : value;
 }
 
 void problem_mask_full(struct problem *p, enum mask_kind kind)
@@ -198,8 +339,11 @@ void problem_mask_expand(struct problem *p)
 
 headway_tensor mask_tensor(const struct problem *p)
 {
-    return headway_tensor_dense(p->mask, p->mask_kind == MASK_BOOL ? HEADWAY_BOOL : HEADWAY_F32,
-                                p->mask_rank, p->mask_shape);
+    static const headway_dtype dtypes[] = {[MASK_BOOL] = HEADWAY_BOOL,
+                                           [MASK_F32] = HEADWAY_F32,
+                                           [MASK_F16] = HEADWAY_F16,
+                                           [MASK_BF16] = HEADWAY_BF16};
+    return headway_tensor_dense(p->mask, dtypes[p->mask_kind], p->mask_rank, p->mask_shape);
 }
 
 headway_attention_params problem_params(const struct problem *p, const headway_tensor *mask)
@@ -207,7 +351,18 @@ headway_attention_params problem_params(const struct problem *p, const headway_t
     headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
     params.scale = p->has_scale ? &p->scale : NULL;
     params.causal = p->causal;
-    params.row_offsets = p->causal == HEADWAY_CAUSAL_OFFSETS ? p->offsets : NULL;
+    if (p->causal == HEADWAY_CAUSAL_OFFSETS || p->has_offsets)
+        params.row_offsets = p->offsets;
+    params.window_left = p->window_left;
+    params.window_right = p->window_right;
+    params.softcap = p->softcap;
+    params.alibi_slopes = p->slopes;
+    params.sinks = p->sinks;
+    if (p->sequences > 0) {
+        params.sequences = p->sequences;
+        params.query_starts = p->query_starts;
+        params.key_starts = p->key_starts;
+    }
     params.query_lengths = p->has_query_lengths ? p->query_lengths : NULL;
     params.key_lengths = p->has_key_lengths ? p->key_lengths : NULL;
     params.mask = p->mask_kind == MASK_NONE ? NULL : mask;
@@ -232,7 +387,7 @@ int64_t causal_offset(const struct problem *p, int64_t b)
     case HEADWAY_CAUSAL_OFFSETS:
         return p->offsets[b];
     default:
-        return 0;
+        return p->has_offsets ? p->offsets[b] : 0;
     }
 }
 
@@ -245,17 +400,32 @@ int64_t mask_index(const struct problem *p, int64_t b, int64_t h, int64_t i, int
     return index;
 }
 
+static int window_sees(const struct problem *p, int64_t b, int64_t i, int64_t j)
+{
+    /* Neither sum of three fits int64_t for any offset. */
+    const long double at = (long double)i + (long double)causal_offset(p, b);
+    if (p->causal != HEADWAY_CAUSAL_NONE && (long double)j > at)
+        return 0;
+    if (p->window_left >= 0 && (long double)j < at - (long double)p->window_left)
+        return 0;
+    return p->window_right < 0 || (long double)j <= at + (long double)p->window_right;
+}
+
 int problem_sees(const struct problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    if (i >= query_length(p, b) || j >= key_length(p, b))
+    if (i >= query_length(p, b) || j >= key_length(p, b) || !window_sees(p, b, i, j))
         return 0;
-    if (p->causal != HEADWAY_CAUSAL_NONE && j - i > causal_offset(p, b))
-        return 0;
+    if (p->interval) {
+        const int64_t line = p->interval_batch == p->shape.batch ? b * p->shape.queries + i : i;
+        if (j < p->interval[line * 2] || j >= p->interval[line * 2 + 1])
+            return 0;
+    }
+    if (p->mask_kind == MASK_NONE)
+        return 1;
+    const int64_t at = mask_index(p, b, h, i, j);
     if (p->mask_kind == MASK_BOOL)
-        return ((unsigned char *)p->mask)[mask_index(p, b, h, i, j)] != 0;
-    if (p->mask_kind == MASK_F32)
-        return !(((float *)p->mask)[mask_index(p, b, h, i, j)] == -INFINITY);
-    return 1;
+        return ((unsigned char *)p->mask)[at] != 0;
+    return !(mask_value(p, at) == -INFINITY);
 }
 
 float *query_line(const struct problem *p, int64_t b, int64_t i, int64_t h)
@@ -280,18 +450,34 @@ double problem_cost(const struct problem *p)
            (double)(s->size + s->value_size);
 }
 
+static const char *options_name(const struct problem *p)
+{
+    static const char *const weights[] = {"", " weights", " mean weights"};
+    static char text[120];
+    int used = 0;
+    text[0] = '\0';
+    if (p->window_left >= 0 || p->window_right >= 0)
+        used = snprintf(text, sizeof text, " window %lld,%lld", (long long)p->window_left,
+                        (long long)p->window_right);
+    snprintf(text + used, sizeof text - (size_t)used, "%s%s%s%s%s%s%s",
+             p->has_offsets ? " offset" : "", p->packed ? " packed" : "",
+             p->interval ? " interval" : "", p->softcap > 0 ? " softcap" : "",
+             p->slopes ? " slopes" : "", p->sinks ? " sinks" : "", weights[p->weights]);
+    return text;
+}
+
 const char *problem_name(const struct problem *p)
 {
     static const char *const causals[] = {"", " top-left", " bottom-right", " offsets"};
-    static const char *const masks[] = {"", " bool", " float"};
-    static char text[200];
+    static const char *const masks[] = {"", " bool", " float", " f16", " bf16"};
+    static char text[300];
     const struct shape *s = &p->shape;
-    int used = snprintf(text, sizeof text, "%lldx%lldx%lld heads %lld/%lld size %lld/%lld%s%s%s%s",
-                        (long long)s->batch, (long long)s->queries, (long long)s->keys,
-                        (long long)s->heads, (long long)s->kv_heads, (long long)s->size,
-                        (long long)s->value_size, causals[p->causal],
-                        p->has_query_lengths ? " query lengths" : "",
-                        p->has_key_lengths ? " key lengths" : "", masks[p->mask_kind]);
+    int used = snprintf(
+        text, sizeof text, "%lldx%lldx%lld heads %lld/%lld size %lld/%lld%s%s%s%s%s",
+        (long long)s->batch, (long long)s->queries, (long long)s->keys, (long long)s->heads,
+        (long long)s->kv_heads, (long long)s->size, (long long)s->value_size, causals[p->causal],
+        p->has_query_lengths ? " query lengths" : "", p->has_key_lengths ? " key lengths" : "",
+        options_name(p), masks[p->mask_kind]);
     for (int i = 0; i < p->mask_rank && used < (int)sizeof text; i++)
         used += snprintf(text + used, sizeof text - (size_t)used, "%c%lld", i ? 'x' : ' ',
                          (long long)p->mask_shape[i]);

@@ -1,0 +1,139 @@
+/* Each option by itself at every edge of tiles, blocks and segments. */
+#include <math.h>
+
+#include "check_attention.h"
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static const int64_t lengths[] = {1, 15, 16, 17, 33, 48, 63, 64, 65, 127, 128, 129, 300, 513, 700};
+static const int64_t heads[][2] = {{1, 1}, {2, 1}, {3, 3}, {6, 2}, {17, 1}, {4, 4}};
+
+/* Problems whose lengths are edges, n of them in all. */
+static struct problem *edge(int n)
+{
+    const int64_t *pair = heads[n % COUNT(heads)];
+    const struct shape s = {1 + n % 2,
+                            lengths[n % COUNT(lengths)],
+                            lengths[(n * 4 + n / COUNT(lengths)) % COUNT(lengths)],
+                            pair[0],
+                            pair[1],
+                            quick ? 3 : 8,
+                            quick ? 3 : 12};
+    return problem_make(&s, (uint64_t)n);
+}
+
+static int edges(void)
+{
+    return quick ? COUNT(lengths) : 3 * COUNT(lengths);
+}
+
+static void run_windows(void)
+{
+    static const int64_t sides[] = {0, 1, 16, 63, 64, 127, 128, 256, -1};
+    for (int n = 0; n < edges(); n++) {
+        struct problem *p = edge(n);
+        problem_causal(p, (headway_causal)(n % 4));
+        p->has_offsets = n % 3 == 0 && p->causal == HEADWAY_CAUSAL_NONE;
+        p->window_left = sides[n % COUNT(sides)];
+        p->window_right = sides[(n / 2 + 3) % COUNT(sides)];
+        run(p, "windows");
+    }
+}
+
+static void run_intervals(void)
+{
+    for (int n = 0; n < edges(); n++) {
+        struct problem *p = edge(n);
+        problem_interval(p, n % 3 == 0 ? 0 : n % 3 == 1 ? 1 : p->shape.batch);
+        run(p, "intervals");
+        p = edge(n);
+        /* Documents: rows see their own, of 40 keys each. */
+        problem_interval(p, 1);
+        for (int64_t i = 0; i < p->shape.queries; i++) {
+            p->interval[2 * i] = (int32_t)(i / 40 * 40);
+            p->interval[2 * i + 1] = (int32_t)(i / 40 * 40 + 40);
+        }
+        problem_causal(p, (headway_causal)(n % 2));
+        run(p, "documents");
+    }
+}
+
+static void run_packed(void)
+{
+    for (int n = 0; n < edges(); n++) {
+        struct problem *p = edge(n);
+        struct shape s = p->shape;
+        problem_free(p);
+        s.batch = 1 + n % 7;
+        p = problem_make(&s, (uint64_t)n);
+        problem_pack(p);
+        problem_causal(p, (headway_causal)(n % 4));
+        run(p, "packed");
+    }
+}
+
+static void run_scores(void)
+{
+    static const float caps[] = {1e-3f, 0.5f, 5.0f, 50.0f, 1e6f};
+    for (int n = 0; n < edges(); n++) {
+        struct problem *p = edge(n);
+        p->softcap = caps[n % COUNT(caps)];
+        run(p, "softcap");
+        p = edge(n);
+        problem_causal(p, (headway_causal)(n % 4));
+        p->has_offsets = n % 3 == 0 && p->causal == HEADWAY_CAUSAL_NONE;
+        problem_slopes(p);
+        run(p, "slopes");
+        p = edge(n);
+        problem_causal(p, (headway_causal)(n % 4));
+        problem_sinks(p);
+        if (n % 4 == 0)
+            p->sinks[0] = 1e30f;
+        if (n % 4 == 1)
+            p->sinks[0] = -1e30f;
+        run(p, "sinks");
+    }
+}
+
+static void run_weights(void)
+{
+    for (int n = 0; n < edges(); n++)
+        for (int kind = WEIGHTS_HEADS; kind <= WEIGHTS_MEAN; kind++) {
+            struct problem *p = edge(n);
+            problem_causal(p, (headway_causal)(n % 4));
+            problem_lengths(p, n % 3 == 0, n % 3 == 1);
+            p->weights = (enum weights_kind)kind;
+            if (n % 2)
+                problem_mask(p, n % 4 == 1 ? MASK_BOOL : MASK_F32, 4, n % 5 ? 15 : 10);
+            run(p, "weights");
+        }
+}
+
+/* Everything at once. */
+static void run_all(void)
+{
+    for (int n = 0; n < edges(); n++) {
+        struct problem *p = edge(n);
+        problem_lengths(p, n & 1, n & 2);
+        problem_causal(p, (headway_causal)(n % 4));
+        p->window_left = 90;
+        p->window_right = 70;
+        problem_interval(p, 1);
+        p->softcap = 20;
+        problem_slopes(p);
+        problem_sinks(p);
+        problem_mask(p, (enum mask_kind)(1 + n % 4), 4, 15);
+        p->weights = (enum weights_kind)(n % 3);
+        run(p, "all");
+    }
+}
+
+void check_options(void)
+{
+    run_windows();
+    run_intervals();
+    run_packed();
+    run_scores();
+    run_weights();
+    run_all();
+}
