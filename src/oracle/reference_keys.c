@@ -75,9 +75,8 @@ static int64_t offset_of(const struct problem *p, int64_t b)
     return p->params->row_offsets ? p->params->row_offsets[b] : 0;
 }
 
-/* Offset of batch b in a tensor whose last `inner` axes are not batch axes: there is none, one for
- * all of B, or one for each of query's, and each may be broadcast. */
-static int64_t batch_offset(const struct problem *p, const headway_tensor *t, int inner, int64_t b)
+int64_t reference_batch_offset(const struct problem *p, const headway_tensor *t, int inner,
+                               int64_t b)
 {
     int64_t offset = 0;
     if (t->rank == inner + 1)
@@ -113,7 +112,7 @@ int reference_allows(const struct problem *p, int64_t b, int64_t i, int64_t j)
         const headway_tensor *t = a->interval;
         int64_t row = reference_sequence(p, b).first_query + i;
         const int32_t *ends =
-            (const int32_t *)t->data + batch_offset(p, t, 2, a->query_starts ? 0 : b);
+            (const int32_t *)t->data + reference_batch_offset(p, t, 2, a->query_starts ? 0 : b);
         ends += row * t->stride[t->rank - 2];
         return ends[0] <= j && j < ends[t->stride[t->rank - 1]];
     }
@@ -132,7 +131,7 @@ double reference_mask(const struct problem *p, int64_t b, int64_t h, int64_t i, 
     if (!mask)
         return 0;
     int inner = mask->rank < 3 ? mask->rank : 3;
-    int64_t offset = batch_offset(p, mask, inner, b);
+    int64_t offset = reference_batch_offset(p, mask, inner, b);
     for (int n = 0; n < inner; n++) {
         int axis = mask->rank - 1 - n;
         if (mask->shape[axis] != 1)

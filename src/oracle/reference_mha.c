@@ -103,14 +103,31 @@ static int project(const struct matrix *m, int64_t rows, const double *x, const 
     return 0;
 }
 
-static int project_operand(struct operand *to, const struct matrix *m, const headway_tensor *x)
+/* A key or value that the layer appends to each batch: bias (Hkv, size), or zeros where it is NULL.
+ * Both are exact. */
+static void fill_appended(const struct operand *o, int64_t row, const headway_tensor *bias)
 {
-    int64_t rows = x->shape[0] * x->shape[1];
+    for (int64_t h = 0; bias && h < o->heads; h++)
+        for (int64_t d = 0; d < o->size; d++)
+            o->data[(row * o->heads + h) * o->size + d] =
+                reference_at(bias, h * bias->stride[0] + d * bias->stride[1]);
+}
+
+static int project_operand(struct operand *to, const struct matrix *m, const headway_tensor *x,
+                           int64_t batch, const headway_tensor *bias)
+{
+    int64_t length = x->shape[x->rank - 2];
     double *from = reference_gather(x);
-    to->data = reference_doubles(rows, m->outputs, 1, 1);
-    to->error = reference_doubles(rows, m->outputs, 1, 1);
-    int status =
-        from && to->data && to->error ? project(m, rows, from, NULL, to->data, to->error) : -1;
+    to->data = reference_doubles(batch, to->length, m->outputs, 1);
+    to->error = reference_doubles(batch, to->length, m->outputs, 1);
+    int status = from && to->data && to->error ? 0 : -1;
+    for (int64_t b = 0; status == 0 && b < batch; b++) {
+        int64_t at = b * to->length * m->outputs;
+        status =
+            project(m, length, from + b * length * m->inputs, NULL, to->data + at, to->error + at);
+        if (length < to->length)
+            fill_appended(to, b * to->length + length, bias);
+    }
     free(from);
     return status;
 }
@@ -167,9 +184,9 @@ static int project_out(const struct problem *p, const struct matrix *m, const do
     int status = out && bound ? 0 : -1;
     for (int64_t b = 0; status == 0 && b < p->batch; b++) {
         int64_t from = b * p->query_length;
-        status = project(m, reference_query_length(p, b), attended + from * m->inputs,
-                         attended_error + from * m->inputs, out + from * m->outputs,
-                         bound + from * m->outputs);
+        int64_t rows = p->params->query_starts ? p->query_length : reference_query_length(p, b);
+        status = project(m, rows, attended + from * m->inputs, attended_error + from * m->inputs,
+                         out + from * m->outputs, bound + from * m->outputs);
     }
     size_t bytes = (size_t)(p->batch * p->query_length * m->outputs) * sizeof(double);
     if (status == 0 && results->out)
@@ -188,14 +205,18 @@ int headway_reference_mha(const headway_mha_config *config, const headway_mha_we
 {
     struct problem p = {0};
     struct matrix m[4] = {{0}};
+    int self = !key;
     if (!key)
         key = query;
     if (!value)
         value = key;
     p.params = reference_params(params);
-    p.batch = query->shape[0];
-    p.query_length = query->shape[1];
-    p.key_length = key->shape[1];
+    p.batch = 1;
+    for (int axis = 0; axis < query->rank - 2; axis++)
+        p.batch *= p.batch_shape[axis] = query->shape[axis];
+    p.query_length = query->shape[query->rank - 2];
+    p.key_length = key->shape[key->rank - 2];
+    p.appended = (weights->bias_k != NULL) + (config->add_zero_attn != 0);
     reference_size_heads(&p, config, weights);
     reference_finish(&p);
     struct headway_reference_out inner = *results;
@@ -203,11 +224,13 @@ int headway_reference_mha(const headway_mha_config *config, const headway_mha_we
     inner.out_bound = reference_doubles(p.batch, p.query_length, p.query_heads, p.value_size);
     int status = inner.out && inner.out_bound ? reference_load_weights(m, &p, config, weights) : -1;
     if (status == 0)
-        status |= project_operand(&p.query, &m[0], query);
+        status |= project_operand(&p.query, &m[0], query, p.batch, NULL);
     if (status == 0)
-        status |= project_operand(&p.key, &m[1], key);
+        status |= project_operand(&p.key, &m[1], key, p.batch, weights->bias_k);
     if (status == 0)
-        status |= project_operand(&p.value, &m[2], value);
+        status |= project_operand(&p.value, &m[2], value, p.batch, weights->bias_v);
+    if (status == 0)
+        status |= reference_turn(&p, config, weights, self);
     if (status == 0)
         status |= reference_attend(&p, &inner);
     if (status == 0)

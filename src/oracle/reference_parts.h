@@ -50,6 +50,10 @@ int64_t reference_query_length(const struct problem *p, int64_t b);
 int reference_allows(const struct problem *p, int64_t b, int64_t i, int64_t j);
 /* j - (i + offset) */
 double reference_distance(const struct problem *p, int64_t b, int64_t i, int64_t j);
+/* Offset of batch b in a tensor whose last `inner` axes are not batch axes: there is none, one for
+ * all of B, or one for each of query's, and each may be broadcast. */
+int64_t reference_batch_offset(const struct problem *p, const headway_tensor *t, int inner,
+                               int64_t b);
 /* What the mask adds to a score, -inf where it excludes the key; 0 without a mask. */
 double reference_mask(const struct problem *p, int64_t b, int64_t h, int64_t i, int64_t j);
 /* The core on a finished problem whose operands are filled: 0, or -1 without memory. */
@@ -69,5 +73,9 @@ void reference_size_heads(struct problem *p, const headway_mha_config *config,
 int reference_load_weights(struct matrix m[4], const struct problem *p,
                            const headway_mha_config *config, const headway_mha_weights *w);
 void reference_free_weights(struct matrix m[4]);
+/* RMS norm and rotary embedding of the live tokens of query and key, in place, errors included; self:
+ * keys without positions have the queries'. 0, or -1 without memory. */
+int reference_turn(const struct problem *p, const headway_mha_config *config,
+                   const headway_mha_weights *w, int self);
 
 #endif
