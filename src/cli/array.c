@@ -280,3 +280,25 @@ int array_integers(int64_t **to, const struct array *from, char *error)
     }
     return 0;
 }
+
+int array_indices(struct array *to, const struct array *from, char *error)
+{
+    int64_t *wide = NULL;
+    if (array_integers(&wide, from, error)) {
+        return -1;
+    }
+    int result = array_make(to, ARRAY_I32, from->rank, from->shape, error);
+    int64_t count = array_count(from);
+    int32_t *words = to->data;
+    for (int64_t i = 0; result == 0 && i < count; i++) {
+        if (wide[i] < INT32_MIN || wide[i] > INT32_MAX) {
+            result = error_set(error, "element %lld is %lld, expected -2^31 to 2^31 - 1",
+                               (long long)i, (long long)wide[i]);
+            array_free(to);
+            break;
+        }
+        words[i] = (int32_t)wide[i];
+    }
+    free(wide);
+    return result;
+}

@@ -40,6 +40,8 @@ int array_make(struct array *array, enum array_type type, int rank, const int64_
 /* A new array of another floating type; one rounding to nearest even. Integers and bool go to F32
  * only (a bool that is not zero becomes 1). */
 int array_convert(struct array *to, const struct array *from, enum array_type type, char *error);
+/* A new I32 array of integers that all fit. */
+int array_indices(struct array *to, const struct array *from, char *error);
 /* Integers of any width, as int64; *to is the caller's to free(). Floats and bool are refused. */
 int array_integers(int64_t **to, const struct array *from, char *error);
 /* elements * size of type without wrapping: 0, or -1 when the shape is negative or too large, zero

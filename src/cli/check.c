@@ -44,13 +44,17 @@ static void print(const char *output, const char *against, const struct array *a
         printf("ok\n");
 }
 
-static void check_lse(const struct problem *p, const struct answer *answer, int *differs)
+/* An output beside the first, which is f32 in the order of the reference's. */
+static void check_other(const char *name, const struct array *array, const double *expected,
+                        const double *bound, int *differs)
 {
     struct comparison c = {0};
-    const float *lse = p->lse.data;
-    for (int64_t i = 0, n = array_count(&p->lse); i < n; i++)
-        compare_element(&c, i, lse[i], answer->lse[i], answer->lse_bound[i]);
-    print("lse", "reference", &p->lse, &c, differs);
+    const float *got = array->data;
+    if (!got)
+        return;
+    for (int64_t i = 0, n = array_count(array); i < n; i++)
+        compare_element(&c, i, got[i], expected[i], bound[i]);
+    print(name, "reference", array, &c, differs);
 }
 
 static int check_file(const struct problem *p, const struct answer *answer, const char *path,
@@ -147,8 +151,11 @@ int check_problem(const struct problem *p, int *differs, char *error)
         if (!failed)
             print("out", against, &p->result, &c, differs);
     }
-    if (!failed && p->lse.data)
-        check_lse(p, &answer, differs);
+    if (!failed) {
+        check_other("lse", &p->lse, answer.lse, answer.lse_bound, differs);
+        check_other("probs", &p->probs, answer.probs, answer.probs_bound, differs);
+        check_other("probs-mean", &p->mean, answer.mean, answer.mean_bound, differs);
+    }
     answer_free(&answer);
     return failed;
 }

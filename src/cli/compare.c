@@ -14,20 +14,34 @@
 /* From this many operations on a person waits for the reference. */
 #define LONG_REFERENCE 3e8
 
-static double *doubles(int64_t a, int64_t b)
+static double *doubles(const struct array *array)
 {
-    return calloc(a && b ? (size_t)a * (size_t)b : 1, sizeof(double));
+    int64_t count = array->data ? array_count(array) : 0;
+    return calloc(count ? (size_t)count : 1, sizeof(double));
 }
 
 int answer_make(const struct problem *p, struct answer *answer, char *error)
 {
-    int64_t count = array_count(&p->result), rows = p->batch * p->heads;
-    *answer = (struct answer){doubles(count, 1), doubles(count, 1), doubles(rows, p->query_length),
-                              doubles(rows, p->query_length)};
-    struct headway_reference_out results = {answer->out, answer->out_bound, answer->lse,
-                                            answer->lse_bound, NULL};
+    *answer = (struct answer){doubles(&p->result), doubles(&p->result), doubles(&p->lse),
+                              doubles(&p->lse),    doubles(&p->probs),  doubles(&p->probs),
+                              doubles(&p->mean),   doubles(&p->mean)};
+    struct headway_reference_out results = {
+        answer->out, answer->out_bound, NULL, NULL, NULL, NULL, NULL, NULL};
+    if (p->lse.data) {
+        results.lse = answer->lse;
+        results.lse_bound = answer->lse_bound;
+    }
+    if (p->probs.data) {
+        results.probs = answer->probs;
+        results.probs_bound = answer->probs_bound;
+    }
+    if (p->mean.data) {
+        results.mean = answer->mean;
+        results.mean_bound = answer->mean_bound;
+    }
     int shows = isatty(STDERR_FILENO) && problem_flops(p) > LONG_REFERENCE;
-    int failed = !answer->out || !answer->out_bound || !answer->lse || !answer->lse_bound;
+    int failed = !answer->out || !answer->out_bound || !answer->lse || !answer->lse_bound ||
+                 !answer->probs || !answer->probs_bound || !answer->mean || !answer->mean_bound;
     if (shows)
         fprintf(stderr, "computing in double precision ...");
     if (!failed && p->is_layer)
@@ -39,7 +53,7 @@ int answer_make(const struct problem *p, struct answer *answer, char *error)
         fprintf(stderr, "\r\033[K");
     if (failed) {
         snprintf(error, ERROR_SIZE, "memory ran out in the double reference, %lld results wanted",
-                 (long long)count);
+                 (long long)array_count(&p->result));
         answer_free(answer);
     }
     return failed ? -1 : 0;
@@ -47,11 +61,11 @@ int answer_make(const struct problem *p, struct answer *answer, char *error)
 
 void answer_free(struct answer *answer)
 {
-    free(answer->out);
-    free(answer->out_bound);
-    free(answer->lse);
-    free(answer->lse_bound);
-    *answer = (struct answer){NULL, NULL, NULL, NULL};
+    double *const arrays[] = {answer->out,   answer->out_bound,   answer->lse,  answer->lse_bound,
+                              answer->probs, answer->probs_bound, answer->mean, answer->mean_bound};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+    memset(answer, 0, sizeof *answer);
 }
 
 void compare_element(struct comparison *c, int64_t at, double got, double expected, double bound)
@@ -186,6 +200,7 @@ struct headway_onednn *onednn_open(const struct problem *p, enum headway_onednn_
 {
     headway_attention_params params = p->params;
     params.lse = NULL;
+    params.weights = NULL;
     /* Rows beyond a query length may hold anything, as nobody compares them; bottom-right causality
      * is the one thing that counts on those lengths. */
     if (params.causal != HEADWAY_CAUSAL_BOTTOM_RIGHT)

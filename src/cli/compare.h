@@ -7,7 +7,8 @@
 
 /* The double reference of a problem and its bounds, dense in the API's order. */
 struct answer {
-    double *out, *out_bound, *lse, *lse_bound;
+    double *out, *out_bound;
+    double *lse, *lse_bound, *probs, *probs_bound, *mean, *mean_bound; /* of what is asked for */
 };
 
 int answer_make(const struct problem *problem, struct answer *answer, char *error);

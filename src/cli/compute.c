@@ -37,6 +37,22 @@ static int failed(const struct computation *c, headway_status status, char *erro
     return -1;
 }
 
+/* Workspace for these params too. */
+static int reserve(struct computation *c, const headway_attention_params *params, char *error)
+{
+    const struct problem *p = c->problem;
+    size_t bytes;
+    headway_status status =
+        p->is_layer
+            ? headway_mha_workspace(c->layer, params, &p->query, p->key_given, p->value_given,
+                                    &bytes)
+            : headway_attention_workspace(c->engine, params, &p->query, &p->key, &p->value, &bytes);
+    if (failed(c, status, error))
+        return -1;
+    c->bytes = bytes > c->bytes ? bytes : c->bytes;
+    return 0;
+}
+
 int compute_open(struct computation *c, const struct problem *p, char *error)
 {
     headway_status status;
@@ -50,13 +66,15 @@ int compute_open(struct computation *c, const struct problem *p, char *error)
         status = headway_mha_create(c->engine, &p->layer.config, &p->layer.weights, &c->layer);
         if (failed(c, status, error))
             return -1;
-        status = headway_mha_workspace(c->layer, &p->params, &p->query, p->key_given,
-                                       p->value_given, &c->bytes);
-    } else
-        status = headway_attention_workspace(c->engine, &p->params, &p->query, &p->key, &p->value,
-                                             &c->bytes);
-    if (failed(c, status, error))
+    }
+    if (reserve(c, &p->params, error))
         return -1;
+    if (p->probs.data && p->mean.data) {
+        headway_attention_params params = p->params;
+        params.weights = &p->mean_tensor;
+        if (reserve(c, &params, error))
+            return -1;
+    }
     size_t rounded = (c->bytes / HEADWAY_WORKSPACE_ALIGNMENT + 1) * HEADWAY_WORKSPACE_ALIGNMENT;
     c->workspace = aligned_alloc(HEADWAY_WORKSPACE_ALIGNMENT, rounded);
     if (!c->workspace) {
@@ -73,17 +91,30 @@ void compute_close(struct computation *c)
     free(c->workspace);
 }
 
-int compute_run(const struct computation *c, char *error)
+static int run(const struct computation *c, const headway_attention_params *params, char *error)
 {
     const struct problem *p = c->problem;
     headway_status status;
     if (p->is_layer)
-        status = headway_mha_forward(c->layer, &p->params, &p->query, p->key_given, p->value_given,
+        status = headway_mha_forward(c->layer, params, &p->query, p->key_given, p->value_given,
                                      &p->out, c->workspace, c->bytes);
     else
-        status = headway_attention(c->engine, &p->params, &p->query, &p->key, &p->value, &p->out,
+        status = headway_attention(c->engine, params, &p->query, &p->key, &p->value, &p->out,
                                    c->workspace, c->bytes);
     return failed(c, status, error);
+}
+
+int compute_run(const struct computation *c, char *error)
+{
+    const struct problem *p = c->problem;
+    if (run(c, &p->params, error))
+        return -1;
+    if (!p->probs.data || !p->mean.data)
+        return 0;
+    /* A call gives the weights or their mean. */
+    headway_attention_params params = p->params;
+    params.weights = &p->mean_tensor;
+    return run(c, &params, error);
 }
 
 int compute_explain(const struct computation *c, char *error)

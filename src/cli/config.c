@@ -2,7 +2,7 @@
 
 #include "cli/config.h"
 
-#include "cli/config_refuse.h"
+#include "cli/config_parts.h"
 #include "cli/file.h"
 
 #include <errno.h>
@@ -200,8 +200,7 @@ static int read_side(const cJSON *part, const char *module, int64_t *heads, cons
     return 0;
 }
 
-static int number_of(const cJSON *part, const char *key, double *value, const char *path,
-                     char *error)
+int config_number(const cJSON *part, const char *key, double *value, const char *path, char *error)
 {
     const cJSON *item = json_get(part, key);
     if (!item) {
@@ -214,23 +213,41 @@ static int number_of(const cJSON *part, const char *key, double *value, const ch
     return 1;
 }
 
+/* The family's own scale, where the file leaves it out. */
+static int default_scale(const cJSON *part, const struct model_facts *facts, double *value)
+{
+    const struct model_family *family = config_family(facts->model_type);
+    if (family && family->query_scalar > 0 && !config_has(part, "query_pre_attn_scalar")) {
+        *value = 1 / sqrt(family->query_scalar);
+        return 1;
+    }
+    if (strncmp(facts->model_type, "granite", 7) == 0 ||
+        strcmp(facts->model_type, "gpt_neo") == 0 ||
+        cJSON_IsFalse(json_get(part, "scale_attn_weights"))) {
+        *value = 1;
+        return 1;
+    }
+    return 0;
+}
+
 static int read_scale(const cJSON *part, const char *module, struct model_facts *facts,
                       const char *path, char *error)
 {
     double value = 0;
     facts->scale_divisor = 1;
-    int found = number_of(part, "attention_multiplier", &value, path, error);
+    int found = config_number(part, "attention_multiplier", &value, path, error);
     if (found == 0) {
-        found = number_of(part, "query_pre_attn_scalar", &value, path, error);
+        found = config_number(json_get(part, "attn_config"), "softmax_scale", &value, path, error);
+    }
+    if (found == 0) {
+        found = config_number(part, "query_pre_attn_scalar", &value, path, error);
         if (found > 0 && value <= 0) {
             return error_set(error, "%s: query_pre_attn_scalar is not above 0", path);
         }
         value = found > 0 ? 1 / sqrt(value) : value;
     }
-    if (found == 0 && (strcmp(facts->model_type, "gpt_neo") == 0 ||
-                       cJSON_IsFalse(json_get(part, "scale_attn_weights")))) {
-        found = 1;
-        value = 1;
+    if (found == 0) {
+        found = default_scale(part, facts, &value);
     }
     if (found < 0) {
         return -1;
@@ -246,13 +263,16 @@ static int read_scale(const cJSON *part, const char *module, struct model_facts 
 static void read_decoder(const cJSON *root, const cJSON *part, const char *module,
                          struct model_facts *facts)
 {
-    static const char *const causal[] = {
-        "gpt2", "gptj",        "gpt_neo", "gpt_neox",        "opt",
-        "xglm", "biogpt",      "bloom",   "clip_text_model", "llama",
-        "ctrl", "gpt_bigcode", NULL};
+    static const char *const causal[] = {"gpt2", "gptj",        "gpt_neo", "gpt_neox",        "opt",
+                                         "xglm", "biogpt",      "bloom",   "clip_text_model", "mpt",
+                                         "ctrl", "gpt_bigcode", NULL};
     for (int i = 0; causal[i]; i++) {
         facts->is_decoder |= strcmp(facts->model_type, causal[i]) == 0;
     }
+    /* Of the families with RoPE that are known, these two are encoders. */
+    facts->is_decoder |= config_family(facts->model_type) &&
+                         strcmp(facts->model_type, "roformer") != 0 &&
+                         strcmp(facts->model_type, "esm") != 0;
     if (part == root || module_has(module, "language_model")) {
         const cJSON *names = json_get(root, "architectures");
         for (const cJSON *item = names ? names->child : NULL; item; item = item->next) {
@@ -278,9 +298,26 @@ static void read_type(const cJSON *root, const cJSON *part, struct model_facts *
     }
     if (strncmp(facts->model_type, "phi3", 4) == 0 || strncmp(facts->model_type, "phi4", 4) == 0) {
         facts->rows = QKV_ROWS_PER_KIND;
-    } else if (strncmp(facts->model_type, "gpt_neox", 8) == 0) {
+    } else if (strncmp(facts->model_type, "gpt_neox", 8) == 0 ||
+               strcmp(facts->model_type, "bloom") == 0) {
         facts->rows = QKV_ROWS_PER_HEAD;
     }
+}
+
+static int read_norm(const cJSON *part, const char *module, struct model_facts *facts,
+                     const char *path, char *error)
+{
+    const struct model_family *family = config_family(facts->model_type);
+    facts->norm = family ? family->norm : QK_NORM_UNKNOWN;
+    facts->norm_needed = strncmp(facts->model_type, "qwen3", 5) == 0 ||
+                         strncmp(facts->model_type, "gemma3", 6) == 0 ||
+                         strcmp(facts->model_type, "apertus") == 0 ||
+                         (facts->norm != QK_NORM_UNKNOWN && config_is_set(part, "use_qk_norm"));
+    facts->sinks_needed = strcmp(facts->model_type, "gpt_oss") == 0;
+    if (module_is_cross(module)) {
+        facts->norm_needed = facts->sinks_needed = 0;
+    }
+    return config_number(part, "rms_norm_eps", &facts->norm_eps, path, error) < 0 ? -1 : 0;
 }
 
 static int read_facts(const cJSON *root, const char *module, struct model_facts *facts,
@@ -290,13 +327,17 @@ static int read_facts(const cJSON *root, const char *module, struct model_facts 
     if (!part) {
         return -1;
     }
+    int sliding = 0;
     read_type(root, part, facts);
     if (read_count(part, head_keys, &facts->heads, path, error) ||
         read_side(part, module, &facts->heads, path, error) ||
         read_count(part, kv_head_keys, &facts->kv_heads, path, error) ||
         read_count(part, size_keys, &facts->head_size, path, error) ||
         read_count(part, value_size_keys, &facts->value_head_size, path, error) ||
-        read_scale(part, module, facts, path, error)) {
+        read_scale(part, module, facts, path, error) ||
+        read_norm(part, module, facts, path, error) ||
+        config_read_scores(part, module, facts, &sliding, path, error) ||
+        config_read_rope(part, module, sliding, facts, path, error)) {
         return -1;
     }
     read_decoder(root, part, module, facts);
@@ -311,6 +352,7 @@ int config_read(const char *folder, const char *module, struct model_facts *fact
     int64_t bytes = 0;
     memset(facts, 0, sizeof *facts);
     facts->scale_divisor = 1;
+    facts->rope.config = (headway_rope_config)HEADWAY_ROPE_CONFIG_INIT;
     char *path = malloc(strlen(folder) + sizeof "/config.json");
     if (!path) {
         return error_set(error, "out of memory");

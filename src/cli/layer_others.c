@@ -73,6 +73,13 @@ static int is_used(const struct layer_parts *parts, const char *name, const char
         (parts->shared_bias && strcmp(parts->shared_bias->name, name) == 0)) {
         return 1;
     }
+    const struct tensor_info *const extras[] = {parts->query_norm, parts->key_norm, parts->sinks,
+                                                parts->bias_k, parts->bias_v};
+    for (size_t i = 0; i < sizeof extras / sizeof extras[0]; i++) {
+        if (extras[i] && strcmp(extras[i]->name, name) == 0) {
+            return 1;
+        }
+    }
     long long head = 0;
     int used = 0;
     if (!parts->separate_heads || sscanf(relative, "heads.%8lld.%n", &head, &used) != 1 ||
@@ -125,13 +132,18 @@ static int is_anothers(const struct modules *modules, const struct module *modul
     return 0;
 }
 
+static int is_frequencies(const char *name)
+{
+    return strstr(name, "rotary") || strstr(name, "inv_freq");
+}
+
 static int refuse(const struct module *module, const char *name, char *error)
 {
-    int rope = strstr(name, "rotary") || strstr(name, "inv_freq");
+    int rope = is_frequencies(name);
     int position = strstr(name, "relative") || strstr(name, "rel_pos") || strstr(name, "distance");
     return error_set(error, "the layer %s has the tensor %s%s: not in this version",
                      module->path[0] ? module->path : "(the root)", name,
-                     rope       ? " (RoPE)"
+                     rope       ? " (RoPE, and nothing else says so)"
                      : position ? " (relative position bias)"
                                 : ", which changes what attention computes");
 }
@@ -166,7 +178,8 @@ static int shared_table_serves(const char *name, const struct module *module)
 }
 
 int parts_refuse_others(struct tensors *tensors, const struct modules *modules,
-                        const struct module *module, const struct layer_parts *parts, char *error)
+                        const struct module *module, const struct layer_parts *parts, int rotates,
+                        char *error)
 {
     size_t prefix = module->path[0] ? strlen(module->path) + 1 : 0;
     for (int64_t i = 0; i < tensors_count(tensors); i++) {
@@ -180,6 +193,9 @@ int parts_refuse_others(struct tensors *tensors, const struct modules *modules,
         }
         /* Around a module that is not called attention lie a block's other layers. */
         if (!is_attention_name(module->path) && !is_telling(name + prefix)) {
+            continue;
+        }
+        if (rotates && is_frequencies(name + prefix)) {
             continue;
         }
         const struct tensor_info *info = tensors_find(tensors, name, error);

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TENSORS 10
+#define MAX_TENSORS 20
 
 struct layer_memory {
     headway_tensor tensors[MAX_TENSORS];
-    float *buffers[MAX_TENSORS];
+    void *buffers[MAX_TENSORS];
     int tensor_count, buffer_count;
 };
 
@@ -211,6 +211,43 @@ static int view_separate(struct views *v, headway_mha_weights *w)
     return 0;
 }
 
+static struct layer_memory *memory_of(struct layer *layer, char *error)
+{
+    if (!layer->memory) {
+        layer->memory = calloc(1, sizeof *layer->memory);
+        if (!layer->memory) {
+            error_set(error, "out of memory");
+        }
+    }
+    return layer->memory;
+}
+
+static void *keep(struct layer *layer, int64_t count, size_t size, char *error)
+{
+    struct layer_memory *memory = memory_of(layer, error);
+    void *data = memory ? calloc(count > 0 ? (size_t)count : 1, size) : NULL;
+    if (data) {
+        memory->buffers[memory->buffer_count++] = data;
+    } else {
+        error_set(error, "out of memory for %lld numbers", (long long)count);
+    }
+    return data;
+}
+
+float *layer_floats(struct layer *layer, int64_t count, char *error)
+{
+    return keep(layer, count, sizeof(float), error);
+}
+
+const double *layer_doubles(struct layer *layer, const double *values, int64_t count, char *error)
+{
+    double *copy = keep(layer, count, sizeof *copy, error);
+    if (copy) {
+        memcpy(copy, values, (size_t)count * sizeof *copy);
+    }
+    return copy;
+}
+
 int parts_views(struct tensors *tensors, const struct module *module,
                 const struct layer_parts *parts, const struct layer_sizes *sizes,
                 struct layer *layer, char *error)
@@ -218,9 +255,8 @@ int parts_views(struct tensors *tensors, const struct module *module,
     const struct part *query = parts->query.weight ? &parts->query : &parts->fused;
     const struct part *key = parts->key.weight ? &parts->key : &parts->fused;
     const struct part *value = parts->value.weight ? &parts->value : &parts->fused;
-    layer->memory = calloc(1, sizeof *layer->memory);
-    if (!layer->memory) {
-        return error_set(error, "out of memory");
+    if (!memory_of(layer, error)) {
+        return -1;
     }
     struct views v = {tensors, module, parts, sizes, layer->memory, error};
     headway_mha_weights *w = &layer->weights;
@@ -240,6 +276,46 @@ int parts_views(struct tensors *tensors, const struct module *module,
         result = view_part(&v, &parts->fused, &w->fused, &w->fused_bias);
     }
     return result == 0 ? view_part(&v, &parts->out, &w->out, &w->out_bias) : -1;
+}
+
+/* A norm's weights, a key or a value for every head: (rows, columns), or (columns). */
+static int view_extra(struct views *v, const struct tensor_info *info, int64_t rows,
+                      int64_t columns, float added, const headway_tensor **to)
+{
+    const int64_t shape[] = {rows ? rows : columns, columns};
+    const int64_t stride[] = {rows ? columns : 1, 1};
+    if (!info) {
+        return 0;
+    }
+    float *data = read_tensor(v, info);
+    for (int64_t i = 0; data && added != 0 && i < columns; i++) {
+        data[i] += added;
+    }
+    *to = data ? add(v, data, rows ? 2 : 1, shape, stride) : NULL;
+    return data ? 0 : -1;
+}
+
+int parts_view_extras(struct tensors *tensors, const struct layer_parts *parts,
+                      const struct layer_sizes *sizes, int plus_one, struct layer *layer,
+                      char *error)
+{
+    struct views v = {tensors, NULL, parts, sizes, layer->memory, error};
+    headway_mha_weights *w = &layer->weights;
+    const float added = plus_one ? 1.0f : 0.0f;
+    if (parts->sinks) {
+        layer->sinks = read_tensor(&v, parts->sinks);
+        if (!layer->sinks) {
+            return -1;
+        }
+    }
+    return view_extra(&v, parts->query_norm, 0, sizes->head_size, added, &w->query_norm) ||
+                   view_extra(&v, parts->key_norm, 0, sizes->head_size, added, &w->key_norm) ||
+                   view_extra(&v, parts->bias_k, sizes->kv_heads, sizes->head_size, 0,
+                              &w->bias_k) ||
+                   view_extra(&v, parts->bias_v, sizes->kv_heads, sizes->value_head_size, 0,
+                              &w->bias_v)
+               ? -1
+               : 0;
 }
 
 void layer_free(struct layer *layer)

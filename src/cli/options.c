@@ -11,13 +11,14 @@
 #include <string.h>
 
 enum kind {
-    KIND_TEXT,    /* const char * */
-    KIND_COUNT,   /* int64_t >= 1 */
-    KIND_NATURAL, /* int64_t >= 0 */
-    KIND_SCALE,   /* float, with its has_ flag */
-    KIND_FLAG,    /* int, takes no value */
-    KIND_LATER,   /* named in the interfaces, refused in this version */
-    KIND_LATER_FLAG
+    KIND_TEXT,     /* const char * */
+    KIND_COUNT,    /* int64_t >= 1 */
+    KIND_NATURAL,  /* int64_t >= 0 */
+    KIND_NUMBER,   /* struct option_number, finite as a float */
+    KIND_LIMIT,    /* the same, >= 0 */
+    KIND_POSITIVE, /* the same, > 0 */
+    KIND_FLAG,     /* int, takes no value */
+    KIND_LATER     /* named in the interfaces, refused in this version */
 };
 
 struct option_row {
@@ -48,7 +49,12 @@ static const struct option_row rows[] = {
      "run: absent = self-attention; without --value it serves as value too"},
     {"value", "V.npy", KIND_TEXT, FIELD(value), BOTH, "as key, with its own head size"},
     {"output", "Y.npy", KIND_TEXT, FIELD(output), BOTH, "of the query's type and rank"},
-    {"lse", "F.npy", KIND_TEXT, FIELD(lse), BOTH, "further output: (B, heads, Lq), f32"},
+    {"lse", "F.npy", KIND_TEXT, FIELD(lse), BOTH,
+     "further output, f32: (B, heads, Lq); packed (heads, total)"},
+    {"probs", "F.npy", KIND_TEXT, FIELD(probs), BOTH,
+     "further output, f32: the weights, (B, heads, Lq, Lk)"},
+    {"probs-mean", "F.npy", KIND_TEXT, FIELD(probs_mean), BOTH,
+     "further output, f32: their mean over heads, (B, Lq, Lk)"},
     {"against", "WHAT", KIND_TEXT, FIELD(against), VERB_CHECK,
      "reference (default: double precision), onednn, or FILE.npy"},
     {"heads", "N", KIND_COUNT, FIELD(heads), BOTH, "needed where shapes don't tell"},
@@ -59,15 +65,44 @@ static const struct option_row rows[] = {
     {"layout", "ORDER", KIND_TEXT, FIELD(layout), CORE, "of rank-4 files: blhd (default) or bhld"},
     {"causal", "WHAT", KIND_TEXT, FIELD(causal), BOTH,
      "none (default), top-left, bottom-right, an offset, or FILE.npy (B,)"},
+    {"window", "LEFT,RIGHT", KIND_TEXT, FIELD(window), BOTH,
+     "keys beside a row's own place; -1 = unbounded"},
+    {"offset", "N|FILE.npy", KIND_TEXT, FIELD(offset), BOTH,
+     "row 0's place among the keys when nothing is causal; default 0"},
     {"mask", "M.npy", KIND_TEXT, FIELD(mask), BOTH,
      "bool (true = attend) or float (added); rank 1 (Lk), 2 (Lq, Lk) or 4"},
+    {"interval", "F.npy", KIND_TEXT, FIELD(interval), BOTH,
+     "(B|1, Lq, 2): row i may attend keys first <= j < last"},
     {"query-lengths", "F.npy", KIND_TEXT, FIELD(query_lengths), BOTH,
      "(B,); output rows beyond are 0"},
     {"key-lengths", "F.npy", KIND_TEXT, FIELD(key_lengths), BOTH,
      "(B,); keys beyond are not there"},
-    {"scale", "X", KIND_SCALE, FIELD(scale), BOTH, "of the scores; default 1/sqrt(head size)"},
+    {"query-offsets", "F.npy", KIND_TEXT, FIELD(query_offsets), BOTH,
+     "(B+1,): packed sequences, files (total, heads, size) or (total, width)"},
+    {"key-offsets", "F.npy", KIND_TEXT, FIELD(key_offsets), BOTH,
+     "(B+1,) of key and value; default: the query's"},
+    {"scale", "X", KIND_NUMBER, FIELD(scale), BOTH, "of the scores; default 1/sqrt(head size)"},
+    {"softcap", "X", KIND_LIMIT, FIELD(softcap), BOTH, "scores become X tanh(score / X); 0 = none"},
+    {"alibi", "default|F.npy", KIND_TEXT, FIELD(alibi), BOTH,
+     "slopes, (heads,); default: those of the paper"},
+    {"sink", "F.npy", KIND_TEXT, FIELD(sink), BOTH,
+     "(heads,): a score that takes weight and gives no value"},
+    {"rope", "THETA", KIND_POSITIVE, FIELD(rope), LAYER, "rotary embedding of query and key"},
+    {"rope-style", "half|interleaved", KIND_TEXT, FIELD(rope_style), LAYER,
+     "which channels are a pair; default half"},
+    {"rope-size", "N", KIND_COUNT, FIELD(rope_size), LAYER,
+     "channels that are rotated; default the head size"},
+    {"rope-scale", "X", KIND_POSITIVE, FIELD(rope_scale), LAYER, "divides the positions"},
+    {"rope-table", "COS,SIN", KIND_TEXT, FIELD(rope_table), LAYER,
+     "two .npy, (positions, rope-size / 2), in place of a theta"},
+    {"positions", "P.npy", KIND_TEXT, FIELD(positions), LAYER,
+     "(B, Lq) of the queries and, in self-attention, the keys"},
+    {"add-zero-attn", NULL, KIND_FLAG, FIELD(add_zero_attn), LAYER,
+     "a key and value of zeros that every row attends"},
+    {"qk-norm-eps", "X", KIND_POSITIVE, FIELD(qk_norm_eps), LAYER,
+     "of the layer's q_norm, k_norm; default config.json's, else 1e-6"},
     {"dtype", "TYPE", KIND_TEXT, FIELD(dtype), BOTH,
-     "what is computed with: f32, whatever the files' type"},
+     "what is computed with: f32 only in this version, whatever the files' type"},
     {"isa", "NAME", KIND_TEXT, FIELD(isa), BOTH | VERB_INFO,
      "instruction set; default: HEADWAY_ISA, else the best here"},
     {"threads", "N", KIND_NATURAL, FIELD(threads), BOTH | VERB_INFO,
@@ -77,24 +112,6 @@ static const struct option_row rows[] = {
      "time N runs: median, GFLOP/s, share of the FMA peak"},
     {"help", NULL, KIND_FLAG, FIELD(help), BOTH | VERB_INFO, "this text"},
 
-    {"window", "LEFT,RIGHT", KIND_LATER, 0, BOTH, NULL},
-    {"offset", "N|FILE.npy", KIND_LATER, 0, BOTH, NULL},
-    {"interval", "F.npy", KIND_LATER, 0, BOTH, NULL},
-    {"query-offsets", "F.npy", KIND_LATER, 0, BOTH, NULL},
-    {"key-offsets", "F.npy", KIND_LATER, 0, BOTH, NULL},
-    {"softcap", "X", KIND_LATER, 0, BOTH, NULL},
-    {"alibi", "default|F.npy", KIND_LATER, 0, BOTH, NULL},
-    {"sink", "F.npy", KIND_LATER, 0, BOTH, NULL},
-    {"rope", "THETA", KIND_LATER, 0, BOTH, NULL},
-    {"rope-style", "half|interleaved", KIND_LATER, 0, BOTH, NULL},
-    {"rope-size", "N", KIND_LATER, 0, BOTH, NULL},
-    {"rope-scale", "X", KIND_LATER, 0, BOTH, NULL},
-    {"rope-table", "COS.npy,SIN.npy", KIND_LATER, 0, BOTH, NULL},
-    {"positions", "P.npy", KIND_LATER, 0, BOTH, NULL},
-    {"add-zero-attn", NULL, KIND_LATER_FLAG, 0, BOTH, NULL},
-    {"qk-norm-eps", "X", KIND_LATER, 0, BOTH, NULL},
-    {"probs", "F.npy", KIND_LATER, 0, BOTH, NULL},
-    {"probs-mean", "F.npy", KIND_LATER, 0, BOTH, NULL},
     {"cache", "KIND", KIND_LATER, 0, BOTH, NULL},
     {"cache-capacity", "N", KIND_LATER, 0, BOTH, NULL},
     {"cache-dtype", "T", KIND_LATER, 0, BOTH, NULL},
@@ -116,15 +133,25 @@ int parse_integer(const char *text, int64_t least, int64_t most, int64_t *number
     return 0;
 }
 
-int parse_float(const char *text, float *number)
+int parse_number(const char *text, double *number)
 {
     char *end;
     if (*text == '\0' || strspn(text, "0123456789+-.eE") != strlen(text))
         return -1;
-    float parsed = strtof(text, &end);
-    if (*end != '\0' || !isfinite(parsed))
+    double parsed = strtod(text, &end);
+    if (*end != '\0' || !isfinite((float)parsed))
         return -1;
     *number = parsed;
+    return 0;
+}
+
+int parse_pair(const char *text, char *first, char *second, size_t size)
+{
+    const char *comma = strchr(text, ',');
+    if (!comma || comma == text || !comma[1] || strchr(comma + 1, ',') || strlen(text) >= size)
+        return -1;
+    snprintf(first, size, "%.*s", (int)(comma - text), text);
+    snprintf(second, size, "%s", comma + 1);
     return 0;
 }
 
@@ -146,6 +173,20 @@ static int verb_parse(const char *text, enum verb *verb)
     return -1;
 }
 
+/* What a number must be, where it isn't; else NULL. */
+static const char *store_number(enum kind kind, const char *text, struct option_number *number)
+{
+    number->given = 1;
+    if (parse_number(text, &number->value))
+        return "a finite number";
+    if (kind == KIND_LIMIT && number->value < 0)
+        return "0 or a positive number";
+    /* Of what is computed with, which is a float. */
+    if (kind == KIND_POSITIVE && !((float)number->value > 0))
+        return "a positive number";
+    return NULL;
+}
+
 static int store(const struct option_row *row, const char *text, struct options *options,
                  char *error)
 {
@@ -163,16 +204,15 @@ static int store(const struct option_row *row, const char *text, struct options 
         if (parse_integer(text, 0, INT32_MAX, (int64_t *)field))
             expected = "a whole number from 0";
         break;
-    case KIND_SCALE:
-        if (parse_float(text, (float *)field))
-            expected = "a finite number";
-        options->has_scale = 1;
+    case KIND_NUMBER:
+    case KIND_LIMIT:
+    case KIND_POSITIVE:
+        expected = store_number(row->kind, text, (struct option_number *)field);
         break;
     case KIND_FLAG:
         *(int *)field = 1;
         break;
     case KIND_LATER:
-    case KIND_LATER_FLAG:
         snprintf(error, ERROR_SIZE, "--%s: not in this version", row->name);
         return -1;
     }
@@ -202,6 +242,7 @@ static int check_values(const struct options *o, char *error)
         return -1;
     }
     return one_of("layout", o->layout, "blhd", "bhld", error) ||
+                   one_of("rope-style", o->rope_style, "half", "interleaved", error) ||
                    one_of("qkv-rows", o->qkv_rows, "per-head", "per-kind", error) ||
                    one_of("dtype", o->dtype, "f32", NULL, error)
                ? -1
@@ -213,6 +254,69 @@ struct presence {
     int needed;
 };
 
+static const char *given(int is_given)
+{
+    return is_given ? "" : NULL;
+}
+
+/* The options of check that belong to the other of run and attend; `needed` says to run. */
+static int check_alien(const struct options *o, int layer, const char *verb, char *error)
+{
+    const struct presence alien[] = {
+        {"input", o->input, 1},
+        {"layer", o->layer, 1},
+        {"qkv-rows", o->qkv_rows, 1},
+        {"rope", given(o->rope.given), 1},
+        {"rope-style", o->rope_style, 1},
+        {"rope-size", given(o->rope_size != 0), 1},
+        {"rope-scale", given(o->rope_scale.given), 1},
+        {"rope-table", o->rope_table, 1},
+        {"positions", o->positions, 1},
+        {"add-zero-attn", given(o->add_zero_attn), 1},
+        {"qk-norm-eps", given(o->qk_norm_eps.given), 1},
+        {"query", o->query, 0},
+        {"layout", o->layout, 0},
+    };
+    for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
+        if (alien[i].given && alien[i].needed != layer) {
+            snprintf(error, ERROR_SIZE, "--%s: not an option of %s, %s", alien[i].name, verb,
+                     layer ? "which takes --input" : "which is meant without --weights");
+            return -1;
+        }
+    return 0;
+}
+
+/* Options that can't be meant together. */
+static int check_pairs(const struct options *o, char *error)
+{
+    const struct {
+        const char *name;
+        int given;
+        const char *other;
+        int other_given;
+    } pairs[] = {
+        {"offset", o->offset != NULL, "causal", o->causal && strcmp(o->causal, "none") != 0},
+        {"rope-table", o->rope_table != NULL, "rope", o->rope.given},
+        {"rope-table", o->rope_table != NULL, "rope-scale", o->rope_scale.given},
+        {"probs", o->probs != NULL, "query-offsets", o->query_offsets != NULL},
+        {"probs-mean", o->probs_mean != NULL, "query-offsets", o->query_offsets != NULL},
+        {"query-lengths", o->query_lengths != NULL, "query-offsets", o->query_offsets != NULL},
+        {"key-lengths", o->key_lengths != NULL, "query-offsets", o->query_offsets != NULL},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i].given && pairs[i].other_given) {
+            snprintf(error, ERROR_SIZE, "--%s: given with --%s, one of them expected",
+                     pairs[i].name, pairs[i].other);
+            return -1;
+        }
+    if (o->key_offsets && !o->query_offsets) {
+        snprintf(error, ERROR_SIZE,
+                 "--key-offsets: given without --query-offsets, expected with it");
+        return -1;
+    }
+    return 0;
+}
+
 /* What run and attend need and what is only for the other; --output is no need of check. */
 static int check_presence(const struct options *o, char *error)
 {
@@ -223,17 +327,8 @@ static int check_presence(const struct options *o, char *error)
         {"weights", o->weights, layer}, {"input", o->input, layer},  {"query", o->query, !layer},
         {"key", o->key, !layer},        {"value", o->value, !layer}, {"output", o->output, output},
     };
-    const struct presence alien[] = {
-        {"input", o->input, layer},       {"layer", o->layer, layer},
-        {"qkv-rows", o->qkv_rows, layer}, {"query", o->query, !layer},
-        {"layout", o->layout, !layer},
-    };
-    for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
-        if (alien[i].given && !alien[i].needed) {
-            snprintf(error, ERROR_SIZE, "--%s: not an option of %s, %s", alien[i].name, verb,
-                     layer ? "which takes --input" : "which is meant without --weights");
-            return -1;
-        }
+    if (check_alien(o, layer, verb, error))
+        return -1;
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (needs[i].needed && !needs[i].given) {
             snprintf(error, ERROR_SIZE, "%s: --%s is missing", verb_name(o->verb), needs[i].name);
@@ -322,7 +417,10 @@ int options_parse(int argc, char **argv, struct options *options, char *error)
         return -1;
     if (options->help || options->verb == VERB_INFO)
         return 0;
-    return check_values(options, error) || check_presence(options, error) ? -1 : 0;
+    return check_values(options, error) || check_presence(options, error) ||
+                   check_pairs(options, error)
+               ? -1
+               : 0;
 }
 
 int options_is_layer(const struct options *options)
@@ -371,6 +469,10 @@ void help_verb(enum verb verb)
         }
     if (verb == VERB_INFO)
         return;
+    if (verb != VERB_ATTEND)
+        printf("\nRotary tables reach to the run's largest position, which kinds of scaling that "
+               "depend on\nthe length (dynamic, longrope) take for it. Flags win over "
+               "config.json.\n");
     printf("\nKnown, but not in this version:\n ");
     int column = 1;
     for (int i = 0; i < ROWS; i++)

@@ -2,9 +2,15 @@
 #ifndef HEADWAY_OPTIONS_H
 #define HEADWAY_OPTIONS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum verb { VERB_RUN = 1, VERB_ATTEND = 2, VERB_CHECK = 4, VERB_INFO = 8 };
+
+struct option_number {
+    int given;
+    double value;
+};
 
 /* What was said; NULL or 0 = nothing. Strings are argv's own. */
 struct options {
@@ -13,11 +19,16 @@ struct options {
 
     const char *weights, *layer, *qkv_rows;
     const char *input, *query, *key, *value;
-    const char *output, *lse, *against;
+    const char *output, *lse, *probs, *probs_mean, *against;
     int64_t heads, kv_heads, head_size, value_head_size;
-    const char *layout, *causal, *mask, *query_lengths, *key_lengths, *dtype;
-    int has_scale;
-    float scale;
+    const char *layout, *causal, *window, *offset, *mask, *interval, *dtype;
+    const char *query_lengths, *key_lengths, *query_offsets, *key_offsets;
+    const char *alibi, *sink;
+    struct option_number scale, softcap, qk_norm_eps;
+    struct option_number rope, rope_scale; /* rope: theta */
+    const char *rope_style, *rope_table, *positions;
+    int64_t rope_size;
+    int add_zero_attn;
 
     const char *isa;
     int64_t threads, repeat;
@@ -38,6 +49,8 @@ void help_verb(enum verb verb); /* headway VERB --help */
 /* Strict and the same in every locale that the program doesn't set: the whole text, no blanks. 0 or
  * -1. */
 int parse_integer(const char *text, int64_t least, int64_t most, int64_t *number);
-int parse_float(const char *text, float *number);
+int parse_number(const char *text, double *number);
+/* "A,B": the two texts into first and second, `size` characters each. */
+int parse_pair(const char *text, char *first, char *second, size_t size);
 
 #endif

@@ -96,14 +96,103 @@ static int decide_scale(const struct layer_request *request, const struct model_
     return 0;
 }
 
-static int refuse_config(const struct tensors *tensors, const struct model_facts *facts,
-                         char *error)
+/* What the model says and the command line does not: window, softcap, slopes, sinks. */
+static int decide_scores(const struct layer_request *request, const struct model_facts *facts,
+                         const struct layer_parts *parts, struct layer *layer, char *error)
 {
-    if (facts->refused[0]) {
-        return error_set(error, "%s/config.json asks for %s: not in this version",
-                         tensors_folder(tensors), facts->refused);
+    layer->window_left = facts->window && !request->has_window ? facts->window - 1 : -1;
+    layer->softcap = request->has_softcap ? 0 : (float)facts->softcap;
+    if (facts->alibi && !request->has_alibi) {
+        int64_t heads = layer->config.heads;
+        float *slopes = layer_floats(layer, heads, error);
+        if (!slopes) {
+            return -1;
+        }
+        if (headway_alibi_slopes(heads, slopes) != HEADWAY_OK) {
+            return error_set(error, "%lld heads have no slopes of ALiBi", (long long)heads);
+        }
+        for (int64_t h = 0; facts->alibi_bias_max != 8 && h < heads; h++) {
+            slopes[h] = (float)pow((double)slopes[h], facts->alibi_bias_max / 8);
+        }
+        layer->slopes = slopes;
+    }
+    if (facts->sinks_needed && !parts->sinks && !request->has_sink) {
+        return error_set(error, "%s: the tensor sinks is missing, which %s has", layer->name,
+                         facts->model_type);
     }
     return 0;
+}
+
+/* Gemma's norms weigh with one more than the file holds; without a config.json the layer norms that
+ * only its blocks have tell it. */
+static int is_gemma_by_names(const struct tensors *tensors)
+{
+    for (int64_t i = 0; i < tensors_count(tensors); i++) {
+        if (strstr(tensors_name(tensors, i), "pre_feedforward_layernorm")) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int decide_norms(const struct layer_request *request, const struct model_facts *facts,
+                        const struct tensors *tensors, const struct layer_parts *parts,
+                        struct layer *layer, char *error)
+{
+    const struct tensor_info *norm = parts->query_norm ? parts->query_norm : parts->key_norm;
+    if (!norm) {
+        if (facts->norm_needed) {
+            return error_set(error, "%s: the tensor q_norm.weight is missing, which %s has",
+                             layer->name, facts->model_type);
+        }
+        return request->norm_eps > 0 ? error_set(error, "--qk-norm-eps: given for a layer without "
+                                                        "the tensors q_norm and k_norm")
+                                     : 0;
+    }
+    if (facts->present && facts->norm == QK_NORM_UNKNOWN && request->norm_eps == 0) {
+        return error_set(error,
+                         "the layer %s has the tensor %s, whose meaning in %s is not in this "
+                         "version; --qk-norm-eps says that it is RMS norm",
+                         layer->name, norm->name,
+                         facts->model_type[0] ? facts->model_type : "a model without model_type");
+    }
+    if (!facts->present && is_gemma_by_names(tensors)) {
+        return error_set(error,
+                         "%s is of Gemma's names, whose norms weigh 1 + weight, but no config.json "
+                         "says so: expected one",
+                         norm->name);
+    }
+    layer->config.norm_eps = (float)(request->norm_eps > 0 ? request->norm_eps : facts->norm_eps);
+    return 0;
+}
+
+static int refuse_config(const struct layer_request *request, const struct tensors *tensors,
+                         const struct model_facts *facts, char *error)
+{
+    char all[1000] = "";
+    const struct {
+        const char *text;
+        int settled; /* by the command line */
+    } kinds[] = {
+        {facts->refused, 0},
+        {facts->rope_refused, request->rope_style != NULL},
+        {facts->window_refused, request->has_window},
+        {facts->alibi_refused, request->has_alibi},
+    };
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (kinds[i].text[0] && !kinds[i].settled) {
+            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? ", " : "",
+                                     kinds[i].text);
+        }
+    }
+    if (!used) {
+        return 0;
+    }
+    int hint = facts->rope_refused[0] && !facts->refused[0] && !request->rope_style;
+    return error_set(error, "%s/config.json asks for %.600s: not in this version%s",
+                     tensors_folder(tensors), all,
+                     hint ? ", unless --rope-style says which channels are a pair" : "");
 }
 
 static int load_module(struct tensors *tensors, const struct modules *modules,
@@ -114,8 +203,13 @@ static int load_module(struct tensors *tensors, const struct modules *modules,
     struct layer_parts parts = {0};
     struct layer_sizes sizes = {0};
     if (config_read(tensors_folder(tensors), module->path, &facts, error) ||
-        refuse_config(tensors, &facts, error) || parts_find(tensors, module, &parts, error) ||
-        parts_refuse_others(tensors, modules, module, &parts, error)) {
+        refuse_config(request, tensors, &facts, error) ||
+        parts_find(tensors, module, &parts, error) ||
+        parts_find_extras(tensors, module, &parts, error)) {
+        return -1;
+    }
+    int rotates = facts.rope.used || request->rope_theta > 0 || request->rope_table;
+    if (parts_refuse_others(tensors, modules, module, &parts, rotates, error)) {
         return -1;
     }
     merge_counts(request, &facts, &sizes);
@@ -125,21 +219,27 @@ static int load_module(struct tensors *tensors, const struct modules *modules,
         return -1;
     }
     parts.per_head = rows == QKV_ROWS_PER_HEAD;
-    if (parts_sizes(&parts, &sizes, module, error)) {
+    if (parts_sizes(&parts, &sizes, module, error) || parts_check_extras(&parts, &sizes, error)) {
         return -1;
     }
     layer->config.heads = sizes.heads;
     layer->config.kv_heads = sizes.kv_heads;
     layer->config.head_size = sizes.head_size;
     layer->config.value_head_size = sizes.value_head_size;
+    layer->config.add_zero_attn = request->add_zero_attn;
     layer->family = module_family_name(module, parts.out_stem);
     if (is_qkv_proj(module)) {
         layer->family = parts.per_head ? "UvA tutorial" : "Phi-3";
     }
     layer->is_decoder = facts.is_decoder;
     snprintf(layer->name, sizeof layer->name, "%s", module->path);
+    int plus_one = facts.norm == QK_NORM_RMS_PLUS_ONE;
     return decide_scale(request, &facts, module, layer, error) ||
-                   parts_views(tensors, module, &parts, &sizes, layer, error)
+                   decide_norms(request, &facts, tensors, &parts, layer, error) ||
+                   decide_scores(request, &facts, &parts, layer, error) ||
+                   parts_rope(request, &facts, layer, error) ||
+                   parts_views(tensors, module, &parts, &sizes, layer, error) ||
+                   parts_view_extras(tensors, &parts, &sizes, plus_one, layer, error)
                ? -1
                : 0;
 }
