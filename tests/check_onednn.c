@@ -165,13 +165,37 @@ static const struct shape shapes[] = {
     {3, 4, 2, 1, 30, 16, 16, HEADWAY_CAUSAL_NONE, 0, 2, 0, 0},
 };
 
+/* What becomes part of the mask that oneDNN is given, or of its views. */
+enum { WINDOW = 1, INTERVAL = 2, ALIBI = 4, OFFSETS = 8, HALVES = 16, LEADING = 32 };
+
+static const struct {
+    struct shape shape;
+    int options;
+} option_shapes[] = {
+    {{2, 4, 4, 20, 30, 16, 16, HEADWAY_CAUSAL_NONE, 0, 0, 0, 0}, WINDOW},
+    {{2, 4, 2, 30, 30, 16, 16, HEADWAY_CAUSAL_BOTTOM_RIGHT, 0, 0, 1, 0}, WINDOW},
+    {{3, 4, 2, 20, 30, 16, 16, HEADWAY_CAUSAL_NONE, 0, 3, 1, 0}, WINDOW | OFFSETS},
+    {{2, 4, 4, 20, 30, 16, 16, HEADWAY_CAUSAL_NONE, 0, 0, 0, 0}, INTERVAL},
+    {{2, 4, 4, 20, 30, 16, 16, HEADWAY_CAUSAL_NONE, 0, 0, 0, 0}, ALIBI},
+    {{2, 6, 2, 20, 30, 16, 16, HEADWAY_CAUSAL_TOP_LEFT, 0, 1, 1, 0.3f}, ALIBI},
+    {{3, 6, 2, 1, 30, 16, 16, HEADWAY_CAUSAL_NONE, 2, 0, 0, 0}, ALIBI | OFFSETS},
+    {{2, 4, 2, 10, 30, 16, 16, HEADWAY_CAUSAL_NONE, 2, 0, 0, 0}, HALVES},
+    {{2, 4, 2, 10, 30, 16, 16, HEADWAY_CAUSAL_NONE, 4, 0, 0, 0}, HALVES | ALIBI},
+    {{4, 4, 4, 10, 30, 16, 16, HEADWAY_CAUSAL_NONE, 3, 0, 0, 0}, LEADING},
+    {{4, 4, 2, 10, 30, 16, 16, HEADWAY_CAUSAL_TOP_LEFT, 4, 1, 2, 0}, LEADING},
+    {{4, 4, 2, 10, 30, 16, 16, HEADWAY_CAUSAL_NONE, 4, 0, 1, 0},
+     WINDOW | INTERVAL | ALIBI | OFFSETS | HALVES | LEADING},
+};
+
 struct inputs {
     headway_attention_params params;
-    headway_tensor query, key, value, out, mask;
+    headway_tensor query, key, value, out, mask, interval;
     float *data[5];
     unsigned char bools[256];
+    uint16_t halves[8192];
+    int32_t ends[256];
     int64_t key_lengths[4], query_lengths[4], offsets[4];
-    float scale;
+    float scale, slopes[12];
 };
 
 static void make_mask(struct inputs *in, const struct shape *s, uint64_t *state)
@@ -224,6 +248,51 @@ static void make(struct inputs *in, const struct shape *s, uint64_t seed)
     in->params.row_offsets = s->causal == HEADWAY_CAUSAL_OFFSETS ? in->offsets : NULL;
     in->params.key_lengths = s->lengths & 1 ? in->key_lengths : NULL;
     in->params.query_lengths = s->lengths & 2 ? in->query_lengths : NULL;
+}
+
+/* Batch axes (2, B / 2) in the place of B. */
+static void split_batch(headway_tensor *t)
+{
+    for (int axis = t->rank; axis > 0; axis--) {
+        t->shape[axis] = t->shape[axis - 1];
+        t->stride[axis] = t->stride[axis - 1];
+    }
+    t->rank++;
+    t->shape[0] = 2;
+    t->shape[1] /= 2;
+    t->stride[0] = t->shape[1] * t->stride[1];
+}
+
+static void make_options(struct inputs *in, const struct shape *s, int options)
+{
+    headway_attention_params *p = &in->params;
+    if (options & WINDOW) {
+        p->window_left = 7;
+        p->window_right = s->causal ? -1 : 4;
+    }
+    if (options & OFFSETS)
+        p->row_offsets = in->offsets;
+    for (int h = 0; h < 12; h++)
+        in->slopes[h] = ldexpf(1, -h % 5 - 1);
+    p->alibi_slopes = options & ALIBI ? in->slopes : NULL;
+    for (int i = 0; i < 128; i++) {
+        in->ends[2 * i] = i % 5;
+        in->ends[2 * i + 1] = 7 + i % 40;
+    }
+    in->interval = (headway_tensor){in->ends, HEADWAY_I32, 3, {s->b, s->lq, 2}, {2 * s->lq, 2, 1}};
+    p->interval = options & INTERVAL ? &in->interval : NULL;
+    if (options & HALVES) { /* 1/4, 1/2, 1 and -inf */
+        for (int i = 0; i < 8192; i++)
+            in->halves[i] = i % 7 == 3 ? 0xff80 : (uint16_t)(0x3e80 + i % 3 * 0x80);
+        in->mask.data = in->halves;
+        in->mask.dtype = HEADWAY_BF16;
+    }
+    if (options & LEADING) {
+        headway_tensor *const all[6] = {&in->query, &in->key,  &in->value,
+                                        &in->out,   &in->mask, &in->interval};
+        for (int n = 0; n < 6; n++)
+            split_batch(all[n]);
+    }
 }
 
 static void unmake(struct inputs *in)
@@ -290,10 +359,11 @@ static void *workspace(size_t bytes)
     return memory;
 }
 
-static void check_shape(const struct shape *s, uint64_t seed)
+static void check_shape(const struct shape *s, int options, uint64_t seed)
 {
     struct inputs in;
     make(&in, s, seed);
+    make_options(&in, s, options);
     struct expected e = expect(count_of(&in.out));
     struct headway_reference_out results = {.out = e.exact, .out_bound = e.bound};
     const int64_t size = s->b * s->lq * (s->hq * s->dv + 5);
@@ -532,6 +602,21 @@ static void check_refusals(void)
     in.params.lse = &in.out;
     refused(&in, "lse");
     in.params.lse = NULL;
+    in.params.weights = &in.out;
+    refused(&in, "weights");
+    in.params.weights = NULL;
+    in.params.softcap = 30;
+    refused(&in, "softcap");
+    in.params.softcap = 0;
+    in.params.sinks = &in.scale;
+    refused(&in, "sinks");
+    in.params.sinks = NULL;
+    in.params.query_starts = lengths;
+    refused(&in, "packed sequences");
+    in.params.query_starts = NULL;
+    in.params.window_left = in.params.window_right = 0;
+    refused(&in, "rows without keys");
+    in.params.window_left = in.params.window_right = -1;
     in.query.stride[1] = -in.query.stride[1];
     refused(&in, "strides of 0 or below");
     in.query.stride[1] = 0;
@@ -543,6 +628,42 @@ static void check_refusals(void)
     in.data[2][2 * 4 * 2 * 8 - 1] = NAN; /* the last value, beyond its length */
     refused(&in, "not finite");
     unmake(&in);
+}
+
+static void refused_layer(const struct layer *l, const char *words)
+{
+    for (int n = 0; n < 2; n++) {
+        char note[NOTE] = "";
+        struct headway_onednn *prepared =
+            headway_onednn_mha(paths[n], &l->config, &l->weights, &l->params, &l->input[0], l->key,
+                               l->value, &l->out, note, sizeof note);
+        CHECK(!prepared && strncmp(note, "onednn: cannot express ", 23) == 0 && has(note, words),
+              "%s should not express %s: '%s'", path_names[n], words, note);
+        headway_onednn_free(prepared);
+    }
+}
+
+static void check_layer_refusals(void)
+{
+    struct layer l;
+    headway_rope_config rope = HEADWAY_ROPE_CONFIG_INIT;
+    if (!check_case("refusals of the layer"))
+        return;
+    make_layer(&l, &layer_shapes[0], check_seed);
+    rope.style = HEADWAY_ROPE_HALF;
+    l.config.rope = &rope;
+    refused_layer(&l, "rotary embedding");
+    l.config.rope = NULL;
+    l.weights.key_norm = &l.bias[0];
+    refused_layer(&l, "norms of query and key");
+    l.weights.key_norm = NULL;
+    l.weights.bias_k = l.weights.bias_v = &l.bias[1];
+    refused_layer(&l, "bias_k and bias_v");
+    l.weights.bias_k = l.weights.bias_v = NULL;
+    l.config.add_zero_attn = 1;
+    refused_layer(&l, "add_zero_attn");
+    for (int n = 0; n < 14; n++)
+        free(l.data[n]);
 }
 
 static void check_nothing(void)
@@ -610,7 +731,11 @@ int main(int argc, char **argv)
                        "layout %d",
                        n, (int)s->b, (int)s->lq, (int)s->lk, (int)s->hq, (int)s->hkv, (int)s->d,
                        (int)s->dv, (int)s->causal, s->mask, s->lengths, s->layout))
-            check_shape(s, check_seed + n);
+            check_shape(s, 0, check_seed + n);
+    }
+    for (unsigned n = 0; has_path(0) && n < sizeof option_shapes / sizeof *option_shapes; n++) {
+        if (check_case("options %u: %d", n, option_shapes[n].options))
+            check_shape(&option_shapes[n].shape, option_shapes[n].options, check_seed + n);
     }
     for (unsigned n = 0; has_path(0) && n < sizeof layer_shapes / sizeof *layer_shapes; n++) {
         const struct layer_shape *s = &layer_shapes[n];
@@ -621,6 +746,8 @@ int main(int argc, char **argv)
     }
     if (has_path(0))
         check_refusals();
+    if (has_path(0))
+        check_layer_refusals();
     check_nothing();
     check_spread();
     headway_engine_destroy(engine);

@@ -97,6 +97,15 @@ static void check_alibi(void)
     p.causal = HEADWAY_CAUSAL_NONE;
     attend(&p, &query, &key, &key);
     expect(lse, (double[]){0x1p40 + a}, 1, 1e-3, "a distance of 2^40");
+    const float steep = 2e38f, low[3] = {-2e38f, -1e38f, 0}, v[3] = {1, 2, 3};
+    headway_tensor mask = dense(low, HEADWAY_F32, 1, 3, 1, 1, 1);
+    p.alibi_slopes = &steep;
+    p.mask = &mask;
+    offset = 1;
+    one_row(&p, 1, zero, v, 3);
+    expect(probs, (double[]){0, 0, 1}, 3, 0, "far apart");
+    one_row(&p, 1, zero, v, 1);
+    expect(lse, (double[]){-INFINITY}, 1, 0, "a sum of -inf leaves its key out");
 }
 
 static void check_half_masks(void)

@@ -2,44 +2,40 @@
 
 #include <math.h>
 
-static int64_t key_length(const struct problem *s, int64_t b)
-{
-    return s->params->key_lengths ? s->params->key_lengths[b] : s->key_length;
-}
-
 /* What is added to a score, -inf where the key is excluded. */
 static float addend(const struct problem *s, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const int64_t at[4] = {b, h, i, j};
-    int64_t offset = 0;
-    float sum = 0;
-    if (s->params->causal == HEADWAY_CAUSAL_OFFSETS)
-        offset = s->params->row_offsets[b];
-    if (s->params->causal == HEADWAY_CAUSAL_BOTTOM_RIGHT)
-        offset = key_length(s, b) - reference_query_length(s, b);
-    if (j >= key_length(s, b) || (s->params->causal != HEADWAY_CAUSAL_NONE && j - i > offset))
+    const float *slopes = s->params->alibi_slopes;
+    if (!reference_allows(s, b, i, j))
         return -INFINITY;
-    const headway_tensor *mask = s->params->mask;
-    int64_t from = 0;
-    for (int axis = 0; mask && axis < mask->rank; axis++)
-        from += mask->shape[axis] == 1 ? 0 : at[4 - mask->rank + axis] * mask->stride[axis];
-    if (mask && mask->dtype == HEADWAY_BOOL)
-        sum = ((const unsigned char *)mask->data)[from] ? 0 : -INFINITY;
-    else if (mask)
-        sum = ((const float *)mask->data)[from];
-    return sum;
+    double sum = reference_mask(s, b, h, i, j);
+    if (slopes)
+        sum += slopes[h] * reference_distance(s, b, i, j);
+    return (float)sum;
+}
+
+/* Whether a mask differs along an axis of (Hq, Lq, Lk), or (axis -1) along any batch axis. */
+static int varies(const headway_tensor *mask, int axis)
+{
+    int last = mask ? mask->rank - 3 + axis : -1, first = axis < 0 ? 0 : last;
+    for (int at = first; at >= 0 && at <= last; at++) {
+        if (mask->shape[at] > 1)
+            return 1;
+    }
+    return 0;
 }
 
 int plan_mask(struct plan *p, struct dnn_view *v, int64_t *groups, int *excluded)
 {
     const struct problem *s = &p->sizes;
     const headway_tensor *mask = s->params->mask;
-    int causal = s->params->causal != HEADWAY_CAUSAL_NONE;
-    int per_head = mask && mask->rank == 4 && mask->shape[1] > 1;
-    int per_row = causal || (mask && mask->rank > 1 && mask->shape[mask->rank - 2] > 1);
+    int per_head = s->params->alibi_slopes || varies(mask, 0);
+    int per_row = s->params->causal != HEADWAY_CAUSAL_NONE || s->params->window_left >= 0 ||
+                  s->params->window_right >= 0 || s->params->interval || s->params->alibi_slopes ||
+                  varies(mask, 1);
     /* A mask of rows or heads that all batches share makes oneDNN fall back to plain loops. */
     int per_batch = per_row || per_head || s->params->key_lengths || s->params->query_lengths ||
-                    (mask && mask->rank == 4 && mask->shape[0] > 1);
+                    varies(mask, -1);
     int64_t group = s->query_heads / s->kv_heads;
     *groups = per_head ? group : 1;
     int64_t batch = per_batch ? s->batch : 1, heads = per_head ? s->kv_heads : 1;

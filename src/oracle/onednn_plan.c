@@ -59,8 +59,15 @@ static int is_finite(const headway_tensor *t)
 static int examine(struct plan *p)
 {
     const struct problem *s = &p->sizes;
-    if (s->params->lse)
-        return plan_refuse(p, "lse");
+    const headway_attention_params *params = s->params;
+    const char *beyond = params->lse            ? "lse"
+                         : params->weights      ? "weights"
+                         : params->softcap > 0  ? "softcap"
+                         : params->sinks        ? "sinks"
+                         : params->query_starts ? "packed sequences"
+                                                : NULL;
+    if (beyond)
+        return plan_refuse(p, beyond);
     if (s->batch == 0 || s->query_length == 0 || s->value_size == 0) {
         snprintf(p->note, p->size, "onednn: nothing to compute");
         return 0;
@@ -190,7 +197,9 @@ static int write_mask_if_any(struct plan *p, struct operands *o, const headway_t
 {
     const headway_attention_params *params = p->sizes.params;
     int excluded = 0;
-    o->masked = params->mask || params->key_lengths || params->causal != HEADWAY_CAUSAL_NONE;
+    o->masked = params->mask || params->key_lengths || params->causal != HEADWAY_CAUSAL_NONE ||
+                params->window_left >= 0 || params->window_right >= 0 || params->interval ||
+                params->alibi_slopes;
     if (o->masked && plan_mask(p, &o->mask, &o->mask_groups, &excluded))
         return -1;
     if (excluded && !(is_finite(key) && is_finite(value)))
@@ -220,26 +229,43 @@ static int begin_steps(struct plan *p)
     return 0;
 }
 
-static int plan_attention(struct plan *p, const headway_tensor *query, const headway_tensor *key,
-                          const headway_tensor *value, const headway_tensor *out)
+/* Batch axes, which collapse, as one. */
+static headway_tensor collapsed(const headway_tensor *t)
+{
+    int outer = t->rank - 3;
+    headway_tensor one = {.data = t->data, .dtype = t->dtype, .rank = 4, .shape = {1}};
+    for (int axis = outer - 1; axis >= 0; axis--) {
+        if (one.shape[0] == 1)
+            one.stride[0] = t->stride[axis];
+        one.shape[0] *= t->shape[axis];
+    }
+    memcpy(one.shape + 1, t->shape + outer, 3 * sizeof *t->shape);
+    memcpy(one.stride + 1, t->stride + outer, 3 * sizeof *t->stride);
+    return one;
+}
+
+static int plan_attention(struct plan *p, const headway_tensor *const operands[4])
 {
     static const int by_head[4] = {0, 2, 1, 3};
     struct operands o = {0};
     struct problem *s = &p->sizes;
-    s->batch = query->shape[0];
-    s->query_length = query->shape[1];
-    s->query_heads = query->shape[2];
-    s->size = query->shape[3];
-    s->key_length = key->shape[1];
-    s->kv_heads = key->shape[2];
-    s->value_size = value->shape[3];
+    const headway_tensor query = collapsed(operands[0]), key = collapsed(operands[1]);
+    const headway_tensor value = collapsed(operands[2]), out = collapsed(operands[3]);
+    memcpy(s->batch_shape, operands[0]->shape, sizeof s->batch_shape);
+    s->batch = query.shape[0];
+    s->query_length = query.shape[1];
+    s->query_heads = query.shape[2];
+    s->size = query.shape[3];
+    s->key_length = key.shape[1];
+    s->kv_heads = key.shape[2];
+    s->value_size = value.shape[3];
     reference_finish(s);
     int todo = examine(p);
     if (todo <= 0)
         return todo;
-    if (view(p, &o.query, query, by_head) || view(p, &o.key, key, by_head) ||
-        view(p, &o.value, value, by_head) || view(p, &o.out, out, by_head) ||
-        write_mask_if_any(p, &o, key, value) || begin_steps(p))
+    if (view(p, &o.query, &query, by_head) || view(p, &o.key, &key, by_head) ||
+        view(p, &o.value, &value, by_head) || view(p, &o.out, &out, by_head) ||
+        write_mask_if_any(p, &o, &key, &value) || begin_steps(p))
         return -1;
     return attend(p, &o, (float)s->scale);
 }
@@ -253,7 +279,8 @@ struct headway_onednn *headway_onednn_attention(enum headway_onednn_path path,
 {
     struct plan p;
     struct headway_onednn *prepared = begin(&p, path, params, note, size);
-    if (prepared && plan_attention(&p, query, key, value, out)) {
+    const headway_tensor *const operands[4] = {query, key, value, out};
+    if (prepared && plan_attention(&p, operands)) {
         headway_onednn_free(prepared);
         return NULL;
     }
@@ -412,6 +439,13 @@ static int plan_layer(struct plan *p, const headway_mha_config *config,
 {
     struct operands o = {0};
     struct problem *s = &p->sizes;
+    const char *beyond = config->rope && config->rope->style        ? "rotary embedding"
+                         : weights->query_norm || weights->key_norm ? "norms of query and key"
+                         : weights->bias_k || weights->bias_v       ? "bias_k and bias_v"
+                         : config->add_zero_attn                    ? "add_zero_attn"
+                                                                    : NULL;
+    if (beyond)
+        return plan_refuse(p, beyond);
     s->batch = inputs[0]->shape[0];
     s->query_length = inputs[0]->shape[1];
     s->key_length = inputs[1]->shape[1];
