@@ -165,6 +165,7 @@ int main(int argc, char **argv)
     check_questions();
     check_attention_arguments();
     check_overlaps();
+    check_options();
     check_mha_arguments();
     headway_engine_destroy(engine);
     return check_end();

@@ -13,6 +13,7 @@ void expect_error(headway_status got, headway_status status, const char *words);
 
 void check_attention_arguments(void);
 void check_overlaps(void);
+void check_options(void);
 void check_mha_arguments(void);
 
 #endif

@@ -600,6 +600,107 @@ static const struct bad bads[] = {
     CASE(workspace_odd, HEADWAY_ERROR_WORKSPACE, "workspace: not aligned", CALL),
 };
 
+/* ---- any numbers ------------------------------------------------------------------------------
+ */
+
+static int64_t wild(uint64_t *random)
+{
+    static const int64_t values[] = {INT64_MIN,
+                                     INT64_MIN + 1,
+                                     -1,
+                                     0,
+                                     1,
+                                     1,
+                                     2,
+                                     4,
+                                     8,
+                                     INT32_MAX,
+                                     1ll << 33,
+                                     1ll << 60,
+                                     1ll << 61,
+                                     1ll << 62,
+                                     INT64_MAX - 1,
+                                     INT64_MAX};
+    return values[check_random(random) % COUNT(values)];
+}
+
+/* Every tensor of sizes that agree, however large, with strides that let them pass more often than
+ * not. */
+static void size_wildly(uint64_t *random)
+{
+    int64_t b = wild(random), lq = wild(random), lk = wild(random), hq = wild(random);
+    const int64_t hkv = check_random(random) % 2 ? hq : wild(random), d = wild(random),
+                  dv = wild(random);
+    if (check_random(random) % 2)
+        b = lq = lk = 0;
+    const int64_t shapes[8][4] = {{b, lq, hq, d},  {b, lk, hkv, d}, {b, lk, hkv, dv},
+                                  {b, lq, hq, dv}, {b, hq, lq, lk}, {b, hq, lq, lk},
+                                  {b, hq, lq, dv}, {b, lq, 2, 0}};
+    headway_tensor *const all[] = {&f.query, &f.key,     &f.value, &f.out,
+                                   &f.mask,  &f.weights, &f.lse,   &f.interval};
+    for (int n = 0; n < COUNT(all); n++) {
+        memcpy(all[n]->shape, shapes[n], sizeof shapes[n]);
+        for (int i = 0; i < all[n]->rank; i++)
+            all[n]->stride[i] = check_random(random) % 8 ? 0 : wild(random);
+    }
+}
+
+/* Only one number of the call is wild. */
+static void spoil_wildly(uint64_t *random)
+{
+    headway_tensor *const all[] = {&f.query, &f.key,     &f.value, &f.out,
+                                   &f.mask,  &f.weights, &f.lse,   &f.interval};
+    headway_tensor *t = all[check_random(random) % COUNT(all)];
+    switch (check_random(random) % 6) {
+    case 0:
+        t->shape[check_random(random) % 4] = wild(random);
+        break;
+    case 1:
+        t->stride[check_random(random) % 4] = wild(random);
+        break;
+    case 2:
+        t->rank = (int)wild(random);
+        break;
+    case 3:
+        t->dtype = (headway_dtype)wild(random);
+        break;
+    case 4:
+        f.params.window_left = wild(random);
+        f.params.window_right = wild(random);
+        break;
+    default:
+        f.params.causal = (headway_causal)(check_random(random) % 3);
+        lead();
+        t->stride[0] = wild(random);
+    }
+}
+
+/* Sanitizers watch the arithmetic. Data isn't looked at. */
+static void check_wild(void)
+{
+    uint64_t random = check_seed;
+    int refused = 0, fine = 0;
+    if (!check_case("attention: wild numbers"))
+        return;
+    for (int n = 0; n < 100000; n++) {
+        reset();
+        f.params.interval = check_random(&random) % 2 ? &f.interval : NULL;
+        f.params.weights = check_random(&random) % 2 ? &f.weights : NULL;
+        f.params.mask = check_random(&random) % 2 ? &f.mask : NULL;
+        f.params.lse = check_random(&random) % 2 ? &f.lse : NULL;
+        f.text_size = 1;
+        (n % 2 ? size_wildly : spoil_wildly)(&random);
+        const headway_status asked = ask_workspace(), explained = explain();
+        CHECK(asked == explained, "%s, %s", headway_status_text(asked),
+              headway_status_text(explained));
+        CHECK((asked == HEADWAY_OK) == (f.bytes != UNTOUCHED), "%zu bytes and %s", f.bytes,
+              headway_status_text(asked));
+        refused += asked != HEADWAY_OK;
+        fine += asked == HEADWAY_OK;
+    }
+    CHECK(refused > 1000 && fine > 1000, "%d refused, %d fine", refused, fine);
+}
+
 static void check_workspace_size(void)
 {
     if (!check_case("attention: a workspace of any smaller size"))
@@ -729,6 +830,7 @@ void check_attention_arguments(void)
     }
     for (int n = 0; n < COUNT(bads); n++)
         try_bad(&bads[n]);
+    check_wild();
     check_workspace_size();
     check_explain();
     check_odd_but_legal();

@@ -217,15 +217,18 @@ HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
 
 #define HEADWAY_WORKSPACE_ALIGNMENT 64
 
-/* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32
- * of rank 4. Any strides of the first three axes (other layouts and packed QKV are strides alone);
- * the last must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other
- * extents may be 0. In place of B there may be any number of leading batch axes, none included, that
- * collapse: each axis's stride is the next one's times its extent (in each tensor; extents of 1 don't
- * count); B is then their product, and a mask, interval, lse, weights or positions of a rank that
- * says (B, ...) may have the same leading axes instead. Outputs must not share memory with each other, an input or the workspace, and
- * an output's axes must nest: sorted by stride, each steps over all elements of the smaller ones.
- * params may be NULL.
+/* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32.
+ * Any strides of the axes but the last (other layouts and packed QKV are strides alone); the last
+ * must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents may
+ * be 0. Outputs must not share memory with each other, an input or the workspace, and an output's
+ * axes must nest: sorted by stride, each steps over all elements of the smaller ones. params may be
+ * NULL.
+ *
+ * In place of B query may have any number of leading batch axes, none included; B is then their
+ * product. Whatever else has a batch, here or in params, has the same leading axes or one axis of
+ * extent B. In each tensor leading axes must collapse: each one's stride is the next one's times its
+ * extent. Extents of 1 don't count; a mask's or interval's extent of 1 where query has more counts
+ * as a stride of 0.
  *
  * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24, the same on every
  * instruction set as the bits are, and for every dtype of mask, as F16 and BF16 are F32 exactly:
