@@ -142,15 +142,6 @@ static int64_t draw_window(uint64_t *random, int64_t keys)
     }
 }
 
-/* What the library does not compute yet. */
-static int is_not_yet(int field)
-{
-    return field == DRAW_OFFSETS || field == DRAW_LEFT || field == DRAW_RIGHT ||
-           field == DRAW_PACKED || field == DRAW_KEY_STARTS || field == DRAW_INTERVAL ||
-           field == DRAW_SOFTCAP || field == DRAW_ALIBI || field == DRAW_SINKS ||
-           field == DRAW_WEIGHTS || field == DRAW_LEADING;
-}
-
 struct drawn drawn_draw(uint64_t seed, double cost)
 {
     struct drawn d = drawn_plain(seed);
@@ -161,7 +152,7 @@ struct drawn drawn_draw(uint64_t seed, double cost)
     const int64_t rarity = 2 + below(&random, 5);
     for (int i = DRAW_CAUSAL; i < DRAW_FIELDS; i++) {
         const int64_t low = fields[i].low, choices = fields[i].high - low + 1;
-        if (below(&random, rarity) != 0 || is_not_yet(i))
+        if (below(&random, rarity) != 0)
             continue;
         if (i == DRAW_LEFT || i == DRAW_RIGHT)
             f[i] = draw_window(&random, f[DRAW_KEYS]);
@@ -172,8 +163,6 @@ struct drawn drawn_draw(uint64_t seed, double cost)
         else
             f[i] = low + below(&random, choices);
     }
-    if (f[DRAW_MASK] > 2)
-        f[DRAW_MASK] -= 2;
     if (f[DRAW_MASK])
         f[DRAW_MASK_RANK] = below(&random, 2) ? 4 : 1 + below(&random, 2);
     drawn_settle(&d);
