@@ -107,14 +107,15 @@ void Unfused::softmax(int64_t task) const
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t begin = block * HEADWAY_KEY_BLOCK;
         for (int i = 0; i < width_; i++) {
-            first[i] = 0;
-            last[i] = static_cast<int32_t>(shape_.keys_of((t.first + i) / group) - begin);
+            const Keys keys = shape_.keys_of((t.first + i) / group);
+            first[i] = static_cast<int32_t>(keys.first - begin);
+            last[i] = static_cast<int32_t>(keys.last - begin);
         }
         headway_softmax s{};
         s.keys = static_cast<int>(std::min<int64_t>(HEADWAY_KEY_BLOCK, shape_.Lk - begin));
         s.vectors = vectors_;
         s.scores = t.scores + begin * width_;
-        if (shape_.causal || shape_.masked) {
+        if (shape_.causal || shape_.masked || shape_.window >= 0 || shape_.prefix) {
             s.first = first;
             s.last = last;
         }

@@ -1,19 +1,16 @@
 /* attention/<who>/f32/<shape>/threads:<N>: the attention core, and others' beside it. */
-#include "attention.h"
+#include "data.h"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
 
-extern "C" {
-#include "oracle/reference.h"
-}
-
 namespace
 {
 
-using bench::Expected;
+using bench::Call;
+using bench::Data;
 using bench::Floats;
 using bench::Prepared;
 using bench::Shape;
@@ -38,7 +35,26 @@ const std::vector<Shape> standard = {
     {"dec8k", 1, 32, 8, 1, 8192, 128, 128, false, 0},
     {"dec32k", 1, 32, 8, 1, 32768, 128, 128, false, 0},
     {"dec4kb8", 8, 32, 8, 1, 4096, 128, 128, false, 0},
+    {"w256full", 1, 12, 12, 8192, 8192, 64, 64, false, 0},
 };
+
+/* bert512 with each option and with all of them, the long one in a window, and sequences of many
+ * lengths, together and one by one. */
+std::vector<Shape> with_options()
+{
+    std::vector<Shape> shapes;
+    for (const char *options :
+         {"-window:window=64", "-interval:interval=128", "-softcap:softcap=50", "-alibi:alibi",
+          "-sink:sink", "-mask4:mask4", "-bias:bias", "-all:window=64,softcap=50,alibi,sink,mask4",
+          "-varlen:varlen=64", "-varlen-each:varlen=64,each"}) {
+        const std::string text = options, sizes = "1,12,12,512,512,64,";
+        const size_t colon = text.find(':') + 1;
+        shapes.push_back(
+            bench::parse_shape("bert512" + text.substr(0, colon) + sizes + text.substr(colon)));
+    }
+    shapes.push_back(bench::parse_shape("w256:1,12,12,8192,8192,64,window=256"));
+    return shapes;
+}
 
 /* BERT-base's heads over head sizes, and over lengths around the edges of tiles and blocks. */
 std::vector<Shape> sweep()
@@ -61,120 +77,55 @@ std::vector<Shape> sweep()
     return shapes;
 }
 
-/* A shape's inputs, and tensors on them. */
-struct Data {
-    explicit Data(const Shape &given)
-        : shape(given), query(bench::floats(given.B * given.Lq * given.Hq * given.D)),
-          key(bench::floats(given.B * given.Lk * given.Hkv * given.D)),
-          value(bench::floats(given.B * given.Lk * given.Hkv * given.Dv))
-    {
-        const int64_t q[] = {shape.B, shape.Lq, shape.Hq, shape.D};
-        const int64_t k[] = {shape.B, shape.Lk, shape.Hkv, shape.D};
-        const int64_t v[] = {shape.B, shape.Lk, shape.Hkv, shape.Dv};
-        const int64_t m[] = {shape.B, 1, 1, shape.Lk};
-        bench::fill_normal(query.get(), q[0] * q[1] * q[2] * q[3], 1, 1.0f);
-        bench::fill_normal(key.get(), k[0] * k[1] * k[2] * k[3], 2, 1.0f);
-        bench::fill_normal(value.get(), v[0] * v[1] * v[2] * v[3], 3, 1.0f);
-        query_tensor = headway_tensor_dense(query.get(), HEADWAY_F32, 4, q);
-        key_tensor = headway_tensor_dense(key.get(), HEADWAY_F32, 4, k);
-        value_tensor = headway_tensor_dense(value.get(), HEADWAY_F32, 4, v);
-        params.causal = shape.causal ? HEADWAY_CAUSAL_BOTTOM_RIGHT : HEADWAY_CAUSAL_NONE;
-        if (shape.masked) {
-            for (int64_t b = 0; b < shape.B; b++)
-                for (int64_t j = 0; j < shape.Lk; j++)
-                    mask.push_back(j < shape.Lk - shape.masked);
-            mask_tensor = headway_tensor_dense(mask.data(), HEADWAY_BOOL, 4, m);
-            params.mask = &mask_tensor;
-        }
-        if (shape.biased) {
-            const int64_t s[] = {shape.B, shape.Hq, shape.Lq, shape.Lk};
-            bias = bench::floats(s[0] * s[1] * s[2] * s[3]);
-            bench::fill_normal(bias.get(), s[0] * s[1] * s[2] * s[3], 4, 1.0f);
-            mask_tensor = headway_tensor_dense(bias.get(), HEADWAY_F32, 4, s);
-            params.mask = &mask_tensor;
-        }
-    }
-    int64_t out_count() const
-    {
-        return shape.B * shape.Lq * shape.Hq * shape.Dv;
-    }
-    headway_tensor out_tensor(float *out) const
-    {
-        const int64_t o[] = {shape.B, shape.Lq, shape.Hq, shape.Dv};
-        return headway_tensor_dense(out, HEADWAY_F32, 4, o);
-    }
-
-    Shape shape;
-    Floats query, key, value, bias;
-    std::vector<unsigned char> mask;
-    headway_tensor query_tensor, key_tensor, value_tensor, mask_tensor{};
-    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
-    Expected expected;
-};
-
-void expect(Data &data)
-{
-    const int64_t count = data.out_count();
-    if (data.shape.attention_flops() <= bench::reference_flops) {
-        headway_reference_out results{};
-        data.expected.values.resize(static_cast<size_t>(count));
-        data.expected.bounds.resize(static_cast<size_t>(count));
-        results.out = data.expected.values.data();
-        results.out_bound = data.expected.bounds.data();
-        if (headway_reference_attention(&data.params, &data.query_tensor, &data.key_tensor,
-                                        &data.value_tensor, &results) == 0)
-            return;
-    }
-    Floats out = bench::floats(count);
-    bench::Unfused unfused(bench::rows()[0], 1, data.shape);
-    unfused.run(data.query.get(), data.key.get(), data.value.get(), out.get(), data.bias.get());
-    data.expected = bench::expect_like(out.get(), count);
-}
-
 /* The latest shape's data; the next shape's takes its place. */
 std::shared_ptr<Data> data_of(const Shape &shape)
 {
     static std::shared_ptr<Data> latest;
-    if (!latest || latest->shape.name != shape.name) {
+    if (!latest || latest->shape().name != shape.name) {
         latest.reset();
         latest = std::make_shared<Data>(shape);
-        expect(*latest);
     }
     return latest;
 }
 
-void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out)
+void prepare_headway(Prepared &made, const Data &data, float *out)
 {
-    bench::Engine engine = bench::make_engine(made.row, made.threads);
+    const std::shared_ptr<headway_engine> engine = bench::make_engine(made.row, made.threads);
+    const std::vector<Call> calls = data.calls();
+    std::vector<headway_tensor> outs;
     size_t bytes = 0;
     if (!engine) {
         made.error = "FAIL: headway_engine_create";
         return;
     }
-    if (headway_attention_workspace(engine.get(), &data.params, &data.query_tensor,
-                                    &data.key_tensor, &data.value_tensor, &bytes) != HEADWAY_OK) {
-        made.error = "FAIL: headway_attention_workspace";
-        return;
+    for (const Call &call : calls) {
+        size_t needed = 0;
+        if (headway_attention_workspace(engine.get(), &call.params, &call.query, &call.key,
+                                        &call.value, &needed) != HEADWAY_OK)
+            made.error = "FAIL: headway_attention_workspace";
+        bytes = std::max(bytes, needed);
+        outs.push_back(data.out_tensor(out, call));
     }
-    std::shared_ptr<headway_engine> shared = std::move(engine);
     Floats workspace = bench::floats(static_cast<int64_t>(bytes / 4 + 1));
     made.workspace = static_cast<int64_t>(bytes);
-    made.run = [=, &data, error = &made.error] {
-        if (headway_attention(shared.get(), &data.params, &data.query_tensor, &data.key_tensor,
-                              &data.value_tensor, &out, workspace.get(), bytes) != HEADWAY_OK)
-            *error = "FAIL: headway_attention";
+    made.run = [=, error = &made.error] {
+        for (size_t i = 0; i < calls.size(); i++)
+            if (headway_attention(engine.get(), &calls[i].params, &calls[i].query, &calls[i].key,
+                                  &calls[i].value, &outs[i], workspace.get(), bytes) != HEADWAY_OK)
+                *error = "FAIL: headway_attention";
     };
 }
 
 void prepare_onednn(Prepared &made, headway_onednn_path path, const Data &data,
                     const headway_tensor &out)
 {
+    const Call &call = data.whole();
     char note[512] = "";
     bench::set_openmp_threads(made.threads);
-    std::shared_ptr<headway_onednn> onednn(
-        headway_onednn_attention(path, &data.params, &data.query_tensor, &data.key_tensor,
-                                 &data.value_tensor, &out, note, sizeof note),
-        headway_onednn_free);
+    std::shared_ptr<headway_onednn> onednn(headway_onednn_attention(path, &call.params, &call.query,
+                                                                    &call.key, &call.value, &out,
+                                                                    note, sizeof note),
+                                           headway_onednn_free);
     made.label = note;
     if (!onednn) {
         made.error = note;
@@ -200,18 +151,22 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
     std::shared_ptr<Data> data = data_of(shape);
     Floats out = bench::floats(data->out_count());
     std::fill_n(out.get(), data->out_count(), NAN);
-    auto out_tensor = std::make_shared<headway_tensor>(data->out_tensor(out.get()));
-    made.owned = {data, out, out_tensor};
+    made.owned = {data, out};
     if (who.kind == Who::Headway) {
-        prepare_headway(made, *data, *out_tensor);
+        prepare_headway(made, *data, out.get());
     } else if (who.kind == Who::UnfusedPath) {
         auto unfused = std::make_shared<bench::Unfused>(who.row, made.threads, shape);
         made.workspace = unfused->bytes();
         made.run = [=] {
-            unfused->run(data->query.get(), data->key.get(), data->value.get(), out.get(),
-                         data->bias.get());
+            const Call &call = data->whole();
+            unfused->run(static_cast<const float *>(call.query.data),
+                         static_cast<const float *>(call.key.data),
+                         static_cast<const float *>(call.value.data), out.get(), data->bias());
         };
     } else {
+        auto out_tensor =
+            std::make_shared<headway_tensor>(data->out_tensor(out.get(), data->whole()));
+        made.owned.push_back(out_tensor);
         prepare_onednn(made,
                        who.kind == Who::Graph ? HEADWAY_ONEDNN_GRAPH : HEADWAY_ONEDNN_PRIMITIVES,
                        *data, *out_tensor);
@@ -219,7 +174,17 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
     if (made.error.empty())
         made.run();
     if (made.error.empty())
-        made.error = data->expected.check(out.get());
+        made.error = data->expected().check(out.get());
+}
+
+/* Whether it could be asked for the shape: the unfused way has no options but masks and ranges, and
+ * nobody else has packed sequences. oneDNN says itself what it can't do. */
+bool offers(const Who &who, const Shape &shape)
+{
+    if (who.kind == Who::UnfusedPath &&
+        (shape.softcap > 0 || shape.alibi || shape.sink || shape.holes))
+        return false;
+    return who.kind == Who::Headway || shape.starts.empty();
 }
 
 } // namespace
@@ -228,6 +193,8 @@ int main(int argc, char **argv)
 {
     const bench::Options options = bench::take_options(argc, argv);
     std::vector<Shape> shapes = standard;
+    for (const Shape &shape : with_options())
+        shapes.push_back(shape);
     if (options.sweep)
         for (const Shape &shape : sweep())
             shapes.push_back(shape);
@@ -235,6 +202,8 @@ int main(int argc, char **argv)
     for (const Shape &shape : shapes)
         for (int threads : options.threads)
             for (const Who &who : bench::everybody()) {
+                if (!offers(who, shape))
+                    continue;
                 const std::string name = "attention/" + who.name + "/f32/" + shape.name +
                                          "/threads:" + std::to_string(threads);
                 bench::register_case(name, [=, slow = options.slow](Prepared &made) {

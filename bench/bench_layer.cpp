@@ -107,7 +107,7 @@ struct Data {
 /* y = x . W^T + bias with the row's GEMM, W packed once into panels. */
 class Projection
 {
-public:
+  public:
     Projection(const headway_row *row, const Weight &weight)
         : row_(row), outputs_(weight.tensor.shape[0]), inputs_(weight.tensor.shape[1]),
           width_(row->vectors * row->lanes), panels_((outputs_ + width_ - 1) / width_),
@@ -131,7 +131,7 @@ public:
         headway_parallel(threads, threads, (tokens + block - 1) / block, run_block, &call);
     }
 
-private:
+  private:
     static constexpr int64_t block = 64; /* tokens that stay in cache while the panels pass by */
     struct Call {
         const Projection *self;
@@ -183,7 +183,7 @@ private:
 /* The unfused layer: projections into dense Q, K and V, the unfused attention, a projection. */
 class UnfusedLayer
 {
-public:
+  public:
     UnfusedLayer(const headway_row *row, int threads, const Data &data)
         : threads_(threads), data_(data), attention_(row, threads, data.shape), q_(row, data.q),
           k_(row, data.k), v_(row, data.v), o_(row, data.o),
@@ -211,7 +211,7 @@ public:
         return attention_.bytes() + 4 * s.B * (s.D + s.Dv) * (s.Lq * s.Hq + s.Lk * s.Hkv);
     }
 
-private:
+  private:
     int threads_;
     const Data &data_;
     bench::Unfused attention_;

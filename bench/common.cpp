@@ -37,56 +37,6 @@ double seconds_since(Clock::time_point start)
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-[[noreturn]] void refuse(const std::string &what)
-{
-    std::fprintf(stderr, "bench: %s\n", what.c_str());
-    std::exit(2);
-}
-
-std::vector<std::string> split(const std::string &text, char at)
-{
-    std::vector<std::string> parts(1);
-    for (char c : text)
-        if (c == at)
-            parts.emplace_back();
-        else
-            parts.back() += c;
-    return parts;
-}
-
-int64_t number(const std::string &text, const std::string &flag, int64_t most = 1 << 28)
-{
-    char *end = nullptr;
-    const long long value = std::strtoll(text.c_str(), &end, 10);
-    if (text.empty() || *end || value < 1 || value > most)
-        refuse(flag + ": \"" + text + "\" is out of range, expected 1 .. " + std::to_string(most));
-    return value;
-}
-
-Shape parse_shape(const std::string &text)
-{
-    const std::string flag = "--shape=" + text;
-    const size_t colon = text.find(':');
-    if (colon == std::string::npos || colon == 0)
-        refuse(flag + ": expected NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,causal]");
-    std::vector<std::string> parts = split(text.substr(colon + 1), ',');
-    Shape shape;
-    shape.name = text.substr(0, colon);
-    if (parts.back() == "causal") {
-        shape.causal = true;
-        parts.pop_back();
-    }
-    if (parts.size() != 6 && parts.size() != 7)
-        refuse(flag + ": expected NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,causal]");
-    int64_t *const sizes[] = {&shape.B, &shape.Hq, &shape.Hkv, &shape.Lq, &shape.Lk, &shape.D};
-    for (size_t i = 0; i < 6; i++)
-        *sizes[i] = number(parts[i], flag);
-    shape.Dv = parts.size() == 7 ? number(parts[6], flag) : shape.D;
-    if (shape.Hq % shape.Hkv)
-        refuse(flag + ": Hq is not a multiple of Hkv");
-    return shape;
-}
-
 /* Runs body(worker) on `count` threads that begin together; the sum of what the bodies return. */
 double together(int count, const std::function<double(int)> &body)
 {
@@ -183,25 +133,30 @@ void time_prepared(benchmark::State &state, Prepared &prepared)
 
 } // namespace
 
-int64_t Shape::keys_of(int64_t query) const
+void refuse(const std::string &what)
 {
-    int64_t keys = Lk - masked;
-    if (causal)
-        keys = std::min(keys, query + Lk - Lq + 1);
-    return std::max<int64_t>(keys, 0);
+    std::fprintf(stderr, "bench: %s\n", what.c_str());
+    std::exit(2);
 }
 
-double Shape::attention_flops() const
+std::vector<std::string> split(const std::string &text, char at)
 {
-    double pairs = 0;
-    for (int64_t i = 0; i < Lq; i++)
-        pairs += static_cast<double>(keys_of(i));
-    return 2.0 * static_cast<double>(B * Hq * (D + Dv)) * pairs;
+    std::vector<std::string> parts(1);
+    for (char c : text)
+        if (c == at)
+            parts.emplace_back();
+        else
+            parts.back() += c;
+    return parts;
 }
 
-double Shape::attention_bytes() const
+int64_t number(const std::string &text, const std::string &flag, int64_t most)
 {
-    return 4.0 * static_cast<double>(B * (Hkv * Lk + Hq * Lq) * (D + Dv));
+    char *end = nullptr;
+    const long long value = std::strtoll(text.c_str(), &end, 10);
+    if (text.empty() || *end || value < 1 || value > most)
+        refuse(flag + ": \"" + text + "\" is out of range, expected 1 .. " + std::to_string(most));
+    return value;
 }
 
 Options take_options(int argc, char **argv)
@@ -351,14 +306,20 @@ Floats floats(int64_t count)
     return Floats(memory, [](float *given) { headway_memory_free(given); });
 }
 
+uint64_t random_bits(uint64_t index)
+{
+    /* splitmix64. */
+    uint64_t z = (index + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
 void fill_normal(float *to, int64_t count, uint64_t seed, float deviation)
 {
-    /* splitmix64; the sum of four 16-bit numbers is normal enough here, and quick. */
+    /* The sum of four 16-bit numbers is normal enough here, and quick. */
     for (int64_t i = 0; i < count; i++) {
-        uint64_t z = seed += 0x9E3779B97F4A7C15u;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-        z ^= z >> 31;
+        const uint64_t z = random_bits((seed << 40) + static_cast<uint64_t>(i));
         const int64_t sum = static_cast<int64_t>((z & 0xFFFF) + (z >> 16 & 0xFFFF) +
                                                  (z >> 32 & 0xFFFF) + (z >> 48));
         /* The sum's deviation is 65536 / sqrt(3). */

@@ -20,7 +20,12 @@ extern "C" {
 namespace bench
 {
 
-/* One call's sizes. D = 0 never; causal aligns the last query with the last key. */
+/* The keys first <= j < last. */
+struct Keys {
+    int64_t first, last;
+};
+
+/* One call's sizes and options. D = 0 never; causal aligns the last query with the last key. */
 struct Shape {
     std::string name;
     int64_t B = 1, Hq = 1, Hkv = 1, Lq = 1, Lk = 1, D = 64, Dv = 64;
@@ -28,18 +33,39 @@ struct Shape {
     int64_t masked = 0;  /* the last keys that a bool mask (B, 1, 1, Lk) excludes */
     bool biased = false; /* a float mask (B, Hq, Lq, Lk) is added to the scores */
     bool swept = false;  /* one of the sweep over sizes */
+    int64_t window = -1; /* keys to the left and to the right of the row's own place */
+    int64_t prefix = 0; /* an interval: that many first keys, and those up to the row's own place */
+    double softcap = 0;
+    bool alibi = false, sink = false;
+    bool holes = false; /* a bool mask (B, Hq, Lq, Lk) excludes the pairs of hole() */
+    /* Not empty: packed sequences, B = 1, Lq = Lk = starts.back(). */
+    std::vector<int64_t> starts = {};
+    bool each = false; /* their padded-free ideal: a call for each sequence */
 
-    int64_t keys_of(int64_t query) const; /* keys 0 .. n-1 are allowed */
-    double attention_flops() const;       /* 2 Hq B pairs (D + Dv) */
-    double attention_bytes() const;       /* K and V once, Q and O */
+    bool hole(int64_t b, int64_t h, int64_t i, int64_t j) const; /* one in ten, at random */
+    Keys keys_of(int64_t query) const;                           /* of one sequence, holes apart */
+    int64_t sequences() const;                                   /* 0: not packed */
+    Shape sequence(int64_t b) const;                             /* as a shape of its own */
+    double attention_flops() const; /* 2 pairs (D + Dv), the pairs allowed in all heads */
+    double attention_bytes() const; /* K and V once, Q and O */
 };
+/* The shape as `count` packed sequences of 1 .. Lq rows and keys, the same lengths every time. */
+Shape packed(Shape shape, int64_t count);
 
 struct Options {
-    std::vector<Shape> shapes; /* --shape=NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,causal] */
+    std::vector<Shape> shapes; /* --shape=..., parse_shape() */
     std::vector<int> threads;  /* --threads=1,2; default 1 and what the machine allows */
     bool slow = false;         /* --slow: also what takes many seconds a call */
     bool sweep = false;        /* --sweep: also the sweep over sizes */
 };
+
+/* NAME:B,Hq,Hkv,Lq,Lk,D[,Dv][,option]... */
+Shape parse_shape(const std::string &text);
+/* A flag's number, 1 .. most. */
+int64_t number(const std::string &text, const std::string &flag, int64_t most = 1 << 28);
+std::vector<std::string> split(const std::string &text, char at);
+/* Says what is wrong and exits with 2. */
+[[noreturn]] void refuse(const std::string &what);
 
 /* Takes Google Benchmark's flags and ours out of argv. Exits with 2 and a message on others. */
 Options take_options(int argc, char **argv);
@@ -77,6 +103,8 @@ void set_openmp_threads(int threads);
 /* 64-byte aligned floats, uninitialised. */
 using Floats = std::shared_ptr<float[]>;
 Floats floats(int64_t count);
+/* Number `index` of a random sequence that is the same everywhere. */
+uint64_t random_bits(uint64_t index);
 /* The same numbers everywhere, normally distributed. */
 void fill_normal(float *to, int64_t count, uint64_t seed, float deviation);
 
