@@ -68,6 +68,11 @@ int32_t *guarded_ints(const int32_t *from, int64_t count, int at_end)
     return guarded_bytes(from, (size_t)count * sizeof *from, at_end);
 }
 
+uint64_t *guarded_words(const uint64_t *from, int64_t count, int at_end)
+{
+    return guarded_bytes(from, (size_t)count * sizeof *from, at_end);
+}
+
 void release_read_only(struct subject *s, void *operand, const void *original, size_t bytes,
                        const char *name)
 {
@@ -161,7 +166,8 @@ static const struct {
     void (*check)(struct subject *s);
 } kernels[] = {
     {"gemm", check_gemm}, {"softmax", check_softmax}, {"merge", check_merge},
-    {"pack", check_pack}, {"unpack", check_unpack},   {"peak", check_peak},
+    {"pack", check_pack}, {"unpack", check_unpack},   {"bits", check_bits_kernel},
+    {"peak", check_peak},
 };
 
 /* Says which case touched what it must not; the signal then takes its course. */

@@ -27,14 +27,16 @@ void check_softmax(struct subject *s);
 void check_merge(struct subject *s);
 void check_pack(struct subject *s);
 void check_unpack(struct subject *s);
+void check_bits_kernel(struct subject *s);
 void check_peak(struct subject *s);
 
 /* Names the case in s->label, counts it. */
 void label(struct subject *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A guarded copy of count floats; ints likewise. */
+/* A guarded copy of count floats; ints and words likewise. */
 float *guarded(const float *from, int64_t count, int at_end);
 int32_t *guarded_ints(const int32_t *from, int64_t count, int at_end);
+uint64_t *guarded_words(const uint64_t *from, int64_t count, int at_end);
 /* Fails if the kernel changed an operand it only reads, then frees it. */
 void release_read_only(struct subject *s, void *operand, const void *original, size_t bytes,
                        const char *name);

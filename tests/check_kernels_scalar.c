@@ -54,6 +54,7 @@ void scalar_gemm(const struct headway_row *row, const struct headway_gemm *g)
 void scalar_softmax(const struct headway_row *row, const struct headway_softmax *x)
 {
     static float scores[HEADWAY_KEY_BLOCK * MAX_LANES], bias[HEADWAY_KEY_BLOCK * MAX_LANES];
+    static uint64_t allowed[HEADWAY_KEY_BLOCK];
     const struct headway_row *scalar = scalar_row();
     const int lanes = scalar->lanes, width = row->lanes * x->vectors;
 
@@ -61,11 +62,18 @@ void scalar_softmax(const struct headway_row *row, const struct headway_softmax 
         slice_in(scores, x->scores, x->keys, width, at, lanes);
         if (x->bias)
             slice_in(bias, x->bias, x->keys, width, at, lanes);
+        for (int j = 0; x->allowed && j < x->keys; j++)
+            allowed[j] = x->allowed[j] >> at;
         const struct headway_softmax part = {
             .keys = x->keys,
             .vectors = 1,
             .scores = scores,
+            .cap = x->cap,
+            .inverse_cap = x->inverse_cap,
+            .slope = x->slope ? x->slope + at : NULL,
+            .distance = x->distance ? x->distance + at : NULL,
             .bias = x->bias ? bias : NULL,
+            .allowed = x->allowed ? allowed : NULL,
             .first = x->first ? x->first + at : NULL,
             .last = x->last ? x->last + at : NULL,
             .row_max = x->row_max + at,
@@ -85,14 +93,15 @@ void scalar_merge(const struct headway_row *row, const struct headway_merge *g)
 
     for (int at = 0; at < width; at += lanes) {
         slice_in(sum, g->sum, g->m, width, at, lanes);
-        slice_in(later, g->later, g->m, width, at, lanes);
+        if (g->later)
+            slice_in(later, g->later, g->m, width, at, lanes);
         const struct headway_merge part = {
             .m = g->m,
             .vectors = 1,
             .sum = sum,
             .row_max = g->row_max + at,
             .row_sum = g->row_sum + at,
-            .later = later,
+            .later = g->later ? later : NULL,
             .later_max = g->later_max + at,
             .later_sum = g->later_sum + at,
         };

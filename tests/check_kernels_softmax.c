@@ -35,9 +35,14 @@ enum kind {
     MODES
 };
 
+/* What a case gives besides the scores: any union of these. */
+enum { CAP = 1, SLOPE = 2, BIAS = 4, ALLOWED = 8, RANGE = 16, FORMS = 32 };
+
 struct block {
     float scores[KEYS * WIDTH], bias[KEYS * WIDTH];
-    int32_t first[WIDTH], last[WIDTH];
+    float cap, slope[WIDTH];
+    int32_t distance[WIDTH], first[WIDTH], last[WIDTH];
+    uint64_t allowed[KEYS];
 };
 
 struct state {
@@ -45,7 +50,7 @@ struct state {
 };
 
 struct softmax_case {
-    int keys, vectors, bias, limits;
+    int keys, vectors, form;
     enum kind mode;
     int finite;
 };
@@ -60,22 +65,38 @@ static float score_of(struct subject *s, enum kind kind, int j, int keys, int li
     float normal;
     fill_normal(s, &normal, 1, 1);
     switch (kind) {
-    case WIDE: return normal * 1e4f;
-    case WIDER: return normal * 2e5f;
-    case CLOSE: return 37 + (float)below(s, 5) * 0x1p-18f;
-    case SUBNORMAL: return normal * 0x1p-140f;
-    case EQUAL: return 3.25f;
-    case RISING: return (float)j * 0.75f - 20;
-    case FALLING: return 20 - (float)j * 0.75f;
-    case MASKED: return -INFINITY;
-    case ONE_MASKED: return j == live ? -INFINITY : normal * 3;
-    case ONE_LIVE: return j == live ? normal * 3 : -INFINITY;
-    case MASKED_THEN_LIVE: return block ? normal * 3 : -INFINITY;
-    case ENORMOUS: return normal * 1e38f;
-    case WITH_NAN: return j == live ? NAN : normal * 3;
-    case ALL_NAN: return NAN;
-    case WITH_INFINITY: return j == live ? INFINITY : j == keys / 2 ? -INFINITY : normal * 3;
-    default: return normal * 3;
+    case WIDE:
+        return normal * 1e4f;
+    case WIDER:
+        return normal * 2e5f;
+    case CLOSE:
+        return 37 + (float)below(s, 5) * 0x1p-18f;
+    case SUBNORMAL:
+        return normal * 0x1p-140f;
+    case EQUAL:
+        return 3.25f;
+    case RISING:
+        return (float)j * 0.75f - 20;
+    case FALLING:
+        return 20 - (float)j * 0.75f;
+    case MASKED:
+        return -INFINITY;
+    case ONE_MASKED:
+        return j == live ? -INFINITY : normal * 3;
+    case ONE_LIVE:
+        return j == live ? normal * 3 : -INFINITY;
+    case MASKED_THEN_LIVE:
+        return block ? normal * 3 : -INFINITY;
+    case ENORMOUS:
+        return normal * 1e38f;
+    case WITH_NAN:
+        return j == live ? NAN : normal * 3;
+    case ALL_NAN:
+        return NAN;
+    case WITH_INFINITY:
+        return j == live ? INFINITY : j == keys / 2 ? -INFINITY : normal * 3;
+    default:
+        return normal * 3;
     }
 }
 
@@ -96,23 +117,46 @@ static int32_t limit_of(struct subject *s, int keys)
     return below(s, 4) ? below(s, keys + 8) - 4 : far[below(s, 6)];
 }
 
+static int excluded(const struct softmax_case *x, int lane, int j)
+{
+    return (x->form & RANGE && !(before.first[lane] <= j && j < before.last[lane])) ||
+           (x->form & ALLOWED && !(before.allowed[j] >> lane & 1));
+}
+
+static void fill_lane(struct subject *s, const struct softmax_case *x, int lane, int block)
+{
+    static const int32_t far[] = {INT32_MIN, -16777217, 0, 16777217, INT32_MAX - KEYS};
+    const int w = s->row->lanes * x->vectors, live = below(s, x->keys);
+
+    for (int j = 0; j < x->keys; j++) {
+        before.scores[j * w + lane] = score_of(s, kinds[lane], j, x->keys, live, block);
+        before.bias[j * w + lane] = x->form & BIAS ? bias_of(s, x) : NAN;
+    }
+    before.slope[lane] = below(s, 8) ? check_uniform(&s->random, -1, 1) * 0x1p-3f : 0;
+    before.distance[lane] = below(s, 6) ? below(s, 9000) - 8191 : far[below(s, 5)];
+    before.first[lane] = below(s, 2) ? 0 : limit_of(s, x->keys);
+    before.last[lane] = below(s, 2) ? x->keys : limit_of(s, x->keys);
+}
+
 static void fill_block(struct subject *s, const struct softmax_case *x, int block)
 {
-    const int w = s->row->lanes * x->vectors;
+    static const float caps[] = {20, 34.6f, 0.3f, 1e-3f, 1e4f, FLT_MIN, 0x1p-140f, 0x1p124f};
+    const int w = s->row->lanes * x->vectors, many = below(s, 4);
+
+    before.cap = below(s, 2) ? caps[0] : caps[below(s, x->finite ? 7 : 8)];
+    /* Bits beyond the width say nothing. */
+    for (int j = 0; j < x->keys; j++) {
+        before.allowed[j] = check_random(&s->random);
+        before.allowed[j] |= many > 1 ? check_random(&s->random) : 0;
+        before.allowed[j] &= many < 1 ? check_random(&s->random) : UINT64_MAX;
+    }
     for (int lane = 0; lane < w; lane++) {
-        const int live = below(s, x->keys);
-        for (int j = 0; j < x->keys; j++) {
-            before.scores[j * w + lane] = score_of(s, kinds[lane], j, x->keys, live, block);
-            before.bias[j * w + lane] = x->bias ? bias_of(s, x) : NAN;
-        }
-        before.first[lane] = below(s, 2) ? 0 : limit_of(s, x->keys);
-        before.last[lane] = below(s, 2) ? x->keys : limit_of(s, x->keys);
+        fill_lane(s, x, lane, block);
         /* What is excluded may hold anything. */
-        if (!x->finite && x->limits)
-            for (int j = 0; j < x->keys; j++)
-                if (!(before.first[lane] <= j && j < before.last[lane]) && below(s, 2))
-                    check_poison(
-                        below(s, 2) ? &before.scores[j * w + lane] : &before.bias[j * w + lane], 1);
+        for (int j = 0; !x->finite && j < x->keys; j++)
+            if (excluded(x, lane, j) && below(s, 2))
+                check_poison(
+                    below(s, 2) ? &before.scores[j * w + lane] : &before.bias[j * w + lane], 1);
     }
 }
 
@@ -131,6 +175,11 @@ static void fill_state(struct subject *s, const struct softmax_case *x, struct s
     check_poison(state->rescale, w);
 }
 
+static float inverse_of(float cap)
+{
+    return cap < 0x1p-127f ? FLT_MAX : 1 / cap;
+}
+
 static struct headway_softmax describe(const struct softmax_case *x, struct block *block,
                                        struct state *state)
 {
@@ -138,9 +187,14 @@ static struct headway_softmax describe(const struct softmax_case *x, struct bloc
         .keys = x->keys,
         .vectors = x->vectors,
         .scores = block->scores,
-        .bias = x->bias ? block->bias : NULL,
-        .first = x->limits ? block->first : NULL,
-        .last = x->limits ? block->last : NULL,
+        .cap = x->form & CAP ? block->cap : 0,
+        .inverse_cap = inverse_of(block->cap),
+        .slope = x->form & SLOPE ? block->slope : NULL,
+        .distance = x->form & SLOPE ? block->distance : NULL,
+        .bias = x->form & BIAS ? block->bias : NULL,
+        .allowed = x->form & ALLOWED ? block->allowed : NULL,
+        .first = x->form & RANGE ? block->first : NULL,
+        .last = x->form & RANGE ? block->last : NULL,
         .row_max = state->row_max,
         .row_sum = state->row_sum,
         .rescale = state->rescale,
@@ -158,6 +212,42 @@ static double power(double t, double dt, double *error)
     return value;
 }
 
+/* A finite lane's score in double, and how far a float may be from it. */
+static double exact_score(const struct subject *s, const struct softmax_case *x, int lane, int j,
+                          double *slack)
+{
+    const int at = j * s->row->lanes * x->vectors + lane;
+    double score = (double)before.scores[at];
+
+    *slack = 0;
+    if (x->form & CAP) {
+        const double cap = (double)before.cap, inverse = (double)inverse_of(before.cap);
+        score = fmax(-16 * cap, fmin(score, 16 * cap));
+        const double size = tanh(score * inverse);
+        *slack = cap * (5 * UNIT_ROUNDOFF * fabs(size) + 4 * SMALLEST +
+                        UNIT_ROUNDOFF * fmin(fabs(score * inverse), 12) * (1 - size * size)) +
+                 UNIT_ROUNDOFF * fabs(cap * size) + SMALLEST;
+        score = cap * size;
+    }
+    if (x->form & SLOPE) {
+        const double place = (double)before.distance[lane] + j;
+        score += (double)before.slope[lane] * place;
+        *slack +=
+            UNIT_ROUNDOFF * (fabs((double)before.slope[lane] * place) + fabs(score)) + SMALLEST;
+        if (!isfinite(score))
+            *slack = 0;
+    }
+    if (x->form & BIAS) {
+        score += (double)before.bias[at] * (double)HEADWAY_EXP_UNIT;
+        *slack = isfinite(score) ? *slack + UNIT_ROUNDOFF * (fabs(score) + *slack) + SMALLEST : 0;
+    }
+    if (excluded(x, lane, j)) {
+        *slack = 0;
+        score = -INFINITY;
+    }
+    return score;
+}
+
 /* One finite lane: weights, sum and rescaling, given the maximum, which is checked too. */
 static void lane_against_double(struct subject *s, const struct softmax_case *x, int lane,
                                 const struct state *old, const struct state *new)
@@ -166,11 +256,7 @@ static void lane_against_double(struct subject *s, const struct softmax_case *x,
     double score[KEYS], slack[KEYS], top = (double)old->row_max[lane], top_slack = 0;
 
     for (int j = 0; j < x->keys; j++) {
-        const double bias = x->bias ? (double)before.bias[j * w + lane] : 0;
-        const int excluded = x->limits && !(before.first[lane] <= j && j < before.last[lane]);
-        score[j] = excluded ? -INFINITY
-                            : (double)before.scores[j * w + lane] + bias * (double)HEADWAY_EXP_UNIT;
-        slack[j] = x->bias && isfinite(score[j]) ? UNIT_ROUNDOFF * fabs(score[j]) + SMALLEST : 0;
+        score[j] = exact_score(s, x, lane, j, &slack[j]);
         if (score[j] > top)
             top = score[j];
         if (slack[j] > top_slack)
@@ -216,10 +302,16 @@ static void run_guarded(struct subject *s, const struct softmax_case *x, const s
     g.row_max = guarded(old->row_max, w, at_end);
     g.row_sum = guarded(old->row_sum, w, at_end);
     g.rescale = guarded(old->rescale, w, at_end);
-    float *bias = x->bias ? guarded(before.bias, count, at_end) : NULL;
-    int32_t *first = x->limits ? guarded_ints(before.first, w, at_end) : NULL;
-    int32_t *last = x->limits ? guarded_ints(before.last, w, at_end) : NULL;
+    float *bias = x->form & BIAS ? guarded(before.bias, count, at_end) : NULL;
+    float *slope = x->form & SLOPE ? guarded(before.slope, w, at_end) : NULL;
+    int32_t *distance = x->form & SLOPE ? guarded_ints(before.distance, w, at_end) : NULL;
+    uint64_t *allowed = x->form & ALLOWED ? guarded_words(before.allowed, x->keys, at_end) : NULL;
+    int32_t *first = x->form & RANGE ? guarded_ints(before.first, w, at_end) : NULL;
+    int32_t *last = x->form & RANGE ? guarded_ints(before.last, w, at_end) : NULL;
     g.bias = bias;
+    g.slope = slope;
+    g.distance = distance;
+    g.allowed = allowed;
     g.first = first;
     g.last = last;
 
@@ -228,6 +320,9 @@ static void run_guarded(struct subject *s, const struct softmax_case *x, const s
     environment_leave(s, x->finite);
 
     release_read_only(s, bias, before.bias, (size_t)count * sizeof *bias, "bias");
+    release_read_only(s, slope, before.slope, (size_t)w * sizeof *slope, "slope");
+    release_read_only(s, distance, before.distance, (size_t)w * sizeof *distance, "distance");
+    release_read_only(s, allowed, before.allowed, (size_t)x->keys * sizeof *allowed, "allowed");
     release_read_only(s, first, before.first, (size_t)w * sizeof *first, "first");
     release_read_only(s, last, before.last, (size_t)w * sizeof *last, "last");
     release_written(s, g.scores, after.scores, count, w, w, "scores");
@@ -245,9 +340,11 @@ static void check_rules(struct subject *s, const struct softmax_case *x, const s
     for (int lane = 0; lane < w; lane++) {
         int bad = isnan(old->row_sum[lane]) || old->row_max[lane] == INFINITY;
         for (int j = 0; j < x->keys; j++) {
-            const float bias = x->bias ? before.bias[j * w + lane] : 0;
-            const float score = fmaf(bias, HEADWAY_EXP_UNIT, before.scores[j * w + lane]);
-            if (x->limits && !(before.first[lane] <= j && j < before.last[lane]))
+            const float bias = x->form & BIAS ? before.bias[j * w + lane] : 0;
+            const float given = before.scores[j * w + lane];
+            const float capped = x->form & CAP && !isnan(given) ? 0 : given;
+            const float score = fmaf(bias, HEADWAY_EXP_UNIT, capped);
+            if (excluded(x, lane, j))
                 CHECK(after.scores[j * w + lane] == 0 || new->row_max[lane] == INFINITY,
                       "%s: lane %d: an excluded key weighs", s->label, lane);
             else if (bias != -INFINITY)
@@ -272,8 +369,10 @@ static void softmax_case(struct subject *s, struct softmax_case *x)
                           : (enum kind)below(s, x->mode == MIXED ? KINDS : FINITE_KINDS);
     fill_state(s, x, &new);
     for (int block = 0; block < BLOCKS; block++) {
-        label(s, "keys %d vectors %d%s%s mode %d block %d", x->keys, x->vectors,
-              x->bias ? " bias" : "", x->limits ? " limits" : "", (int)x->mode, block);
+        label(s, "keys %d vectors %d%s%s%s%s%s mode %d block %d", x->keys, x->vectors,
+              x->form & CAP ? " cap" : "", x->form & SLOPE ? " slope" : "",
+              x->form & BIAS ? " bias" : "", x->form & ALLOWED ? " allowed" : "",
+              x->form & RANGE ? " range" : "", (int)x->mode, block);
         fill_block(s, x, block);
         old = new;
         check_poison(old.rescale, w);
@@ -297,14 +396,14 @@ void check_softmax(struct subject *s)
 
     for (int vectors = 1; vectors <= s->row->vectors; vectors++)
         for (int i = 0; i < count; i++)
-            for (int form = 0; form < 4; form++)
+            for (int form = 0; form < FORMS; form++)
                 for (int mode = 0; mode < MODES; mode++) {
-                    if (turn++ % step)
+                    const int union_of_some = form & (form - 1);
+                    if (turn++ % step || (union_of_some && below(s, 4)))
                         continue;
                     struct softmax_case x = {.keys = lengths[i],
                                              .vectors = vectors,
-                                             .bias = form & 1,
-                                             .limits = form >> 1,
+                                             .form = form,
                                              .mode = (enum kind)mode};
                     softmax_case(s, &x);
                 }
@@ -328,12 +427,23 @@ static void fill_maxima(struct subject *s, int lane, int finite)
     fill_normal(s, earlier, 1, scale);
     fill_normal(s, later, 1, scale);
     switch (below(s, 8)) {
-    case 0: *earlier = -INFINITY; break;
-    case 1: *later = -INFINITY; break;
-    case 2: *earlier = *later = -INFINITY; break;
-    case 3: *later = *earlier; break;
-    case 4: *later = *earlier + 0x1p-10f; break;
-    default: break;
+    case 0:
+        *earlier = -INFINITY;
+        break;
+    case 1:
+        *later = -INFINITY;
+        break;
+    case 2:
+        *earlier = *later = -INFINITY;
+        break;
+    case 3:
+        *later = *earlier;
+        break;
+    case 4:
+        *later = *earlier + 0x1p-10f;
+        break;
+    default:
+        break;
     }
     if (!finite && !below(s, 4))
         *(below(s, 2) ? earlier : later) = special[below(s, 5)];
@@ -392,11 +502,12 @@ static void merge_against_double(struct subject *s, int m, int w)
     }
 }
 
-static void merge_guarded(struct subject *s, int m, int vectors, int finite, int at_end)
+static void merge_guarded(struct subject *s, int m, int vectors, int finite, int zeros, int at_end)
 {
     const int w = s->row->lanes * vectors;
     const int64_t count = (int64_t)m * w;
-    float *sum = guarded(given.sum, count, at_end), *later = guarded(given.later, count, at_end);
+    float *sum = guarded(given.sum, count, at_end);
+    float *later = zeros ? NULL : guarded(given.later, count, at_end);
     float *row_max = guarded(given.row_max, w, at_end),
           *row_sum = guarded(given.row_sum, w, at_end);
     float *later_max = guarded(given.later_max, w, at_end);
@@ -423,23 +534,27 @@ void check_merge(struct subject *s)
 
     for (int vectors = 1; vectors <= s->row->vectors; vectors++)
         for (int i = 0; i < (int)(sizeof lengths / sizeof *lengths); i++)
-            for (int turn = 0; turn < 2 * repeat; turn++) {
+            for (int turn = 0; turn < 4 * repeat; turn++) {
                 const int m = lengths[i], w = s->row->lanes * vectors, finite = turn & 1;
-                label(s, "m %d vectors %d%s", m, vectors, finite ? "" : " specials");
+                const int zeros = turn >> 1 & 1;
+                label(s, "m %d vectors %d%s%s", m, vectors, finite ? "" : " specials",
+                      zeros ? " zeros" : "");
                 fill_merge(s, m, w, finite);
+                if (zeros)
+                    memset(given.later, 0, sizeof given.later);
                 merged = given;
                 const struct headway_merge g = {m,
                                                 vectors,
                                                 merged.sum,
                                                 merged.row_max,
                                                 merged.row_sum,
-                                                merged.later,
+                                                zeros ? NULL : merged.later,
                                                 merged.later_max,
                                                 merged.later_sum};
                 scalar_merge(s->row, &g);
                 if (finite)
                     merge_against_double(s, m, w);
-                merge_guarded(s, m, vectors, finite, 0);
-                merge_guarded(s, m, vectors, finite, 1);
+                merge_guarded(s, m, vectors, finite, zeros, 0);
+                merge_guarded(s, m, vectors, finite, zeros, 1);
             }
 }
