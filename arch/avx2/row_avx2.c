@@ -21,6 +21,7 @@ headway_softmax_fn headway_softmax_avx2;
 headway_merge_fn headway_merge_avx2;
 headway_pack_fn headway_pack_avx2;
 headway_unpack_fn headway_unpack_avx2;
+headway_bits_fn headway_bits_avx2;
 headway_peak_fn headway_peak_avx2;
 
 int64_t headway_peak_avx2(int64_t rounds, float *sink)
@@ -52,5 +53,6 @@ const struct headway_row headway_row_avx2 = {
     .merge = headway_merge_avx2,
     .pack = headway_pack_avx2,
     .unpack = headway_unpack_avx2,
+    .bits = headway_bits_avx2,
     .peak = headway_peak_avx2,
 };

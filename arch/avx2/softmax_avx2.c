@@ -2,9 +2,11 @@
  * contract's operations on vectors. */
 #include "cpu/exp_poly.h"
 #include "cpu/kernels.h"
+#include "cpu/tanh_poly.h"
 
 #include <immintrin.h>
 #include <math.h>
+#include <string.h>
 
 #if !defined(__AVX2__) || !defined(__FMA__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
@@ -35,16 +37,20 @@ INLINE void exp_each(__m256 *t, const int n)
     const __m256 shift = _mm256_set1_ps(HEADWAY_EXP_SHIFT);
     __m256 u[AT_ONCE], p[AT_ONCE];
 
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL
+    for (int i = 0; i < n; i++) {
         t[i] = MAX(_mm256_set1_ps(HEADWAY_EXP_MIN), t[i]);
         u[i] = _mm256_add_ps(t[i], shift);
         t[i] = _mm256_sub_ps(t[i], _mm256_sub_ps(u[i], shift));
         p[i] = _mm256_set1_ps(HEADWAY_EXP_C5);
     }
-    UNROLL for (int c = 0; c < 5; c++)
-        UNROLL for (int i = 0; i < n; i++)
-            p[i] = _mm256_fmadd_ps(p[i], t[i], _mm256_set1_ps(factors[c]));
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL
+    for (int c = 0; c < 5; c++)
+        UNROLL
+    for (int i = 0; i < n; i++)
+        p[i] = _mm256_fmadd_ps(p[i], t[i], _mm256_set1_ps(factors[c]));
+    UNROLL
+    for (int i = 0; i < n; i++) {
         const __m256i power = _mm256_slli_epi32(_mm256_castps_si256(u[i]), 23);
         t[i] = _mm256_mul_ps(p[i], _mm256_castsi256_ps(power));
     }
@@ -63,58 +69,158 @@ INLINE __m256 reference(__m256 top)
     return _mm256_andnot_ps(nothing, top);
 }
 
-/* Applies bias and limits to the scores of `vectors` vectors from vector v on and stores in top
- * their maximum with row_max. Vectors, biased and limited are constants where this is inlined. */
-INLINE void limit(const struct headway_softmax *s, float *top_out, const int vectors,
-                  const int biased, const int limited)
+/* tanh_poly.h's tanh of a size, which is no less than 0 or a NaN. */
+INLINE __m256 tanh_of(__m256 size)
 {
-    const __m256 excluded = _mm256_set1_ps(-INFINITY);
-    const int w = vectors * LANES;
-    __m256 top[MAX_VECTORS];
-    __m256i first[MAX_VECTORS], last[MAX_VECTORS];
+    const __m256 shift = _mm256_set1_ps(HEADWAY_TANH_SHIFT), half = _mm256_set1_ps(0.5f);
+    const __m256 x = _mm256_min_ps(_mm256_set1_ps(HEADWAY_TANH_MAX), size);
+    const __m256 u = _mm256_fmadd_ps(x, _mm256_set1_ps(HEADWAY_TANH_RATE), shift);
+    const __m256 n = _mm256_sub_ps(u, shift);
+    const __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(HEADWAY_TANH_STEP), x);
+    const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(u), 23));
+    __m256 p = _mm256_set1_ps(HEADWAY_TANH_C6);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(HEADWAY_TANH_C5));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(HEADWAY_TANH_C4));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(HEADWAY_TANH_C3));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(HEADWAY_TANH_C2));
+    const __m256 e = _mm256_fmadd_ps(_mm256_mul_ps(r, p), r, r);
+    const __m256 h = _mm256_fmadd_ps(e, power, _mm256_fmsub_ps(power, half, half));
+    return _mm256_div_ps(h, _mm256_add_ps(h, _mm256_set1_ps(1.0f)));
+}
 
-    UNROLL for (int v = 0; v < vectors; v++) {
+INLINE __m256i load_ints(const int32_t *from)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)from);
+}
+
+/* All ones in the lanes of vector v whose bit is set. The four bytes from the vector's own on are
+ * within the word: v <= 2. */
+INLINE __m256 lanes_of(const uint64_t *word, int v)
+{
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    int bits;
+
+    memcpy(&bits, (const char *)word + v, sizeof bits);
+    return _mm256_castsi256_ps(
+        _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits), bit), bit));
+}
+
+/* What a call gives besides the scores. */
+enum { CAP = 1, SLOPE = 2, BIAS = 4, ALLOWED = 8, RANGE = 16 };
+
+/* First pass down one vector's lanes, v: what is given goes into the scores; returns their maximum
+ * with row_max. Options may be a constant: then the loop asks for nothing. */
+INLINE __m256 apply(const struct headway_softmax *s, int v, const unsigned options)
+{
+    const __m256 excluded = _mm256_set1_ps(-INFINITY), sign = _mm256_set1_ps(-0.0f);
+    const __m256 limit = _mm256_set1_ps(HEADWAY_TANH_LIMIT(s->cap));
+    const __m256i one = _mm256_set1_epi32(1);
+    const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES, column = (ptrdiff_t)v * LANES;
+    const int keys = s->keys;
+    float *const scores = s->scores + column;
+    const float *const biases = options & BIAS ? s->bias + column : NULL;
+    const uint64_t *const allowed = s->allowed;
+    __m256 top = _mm256_loadu_ps(s->row_max + column), slope = excluded;
+    __m256i place = one, first = one, last = one, key = _mm256_setzero_si256();
+
+    if (options & SLOPE) {
+        slope = _mm256_loadu_ps(s->slope + column);
+        place = load_ints(s->distance + column);
+    }
+    if (options & RANGE) {
+        first = load_ints(s->first + column);
+        last = load_ints(s->last + column);
+    }
+    for (int j = 0; j < keys; j++) {
+        float *at = scores + j * w;
+        __m256 score = _mm256_loadu_ps(at);
+        if (options & CAP) {
+            const __m256 size = _mm256_min_ps(limit, _mm256_andnot_ps(sign, score));
+            const __m256 x = _mm256_mul_ps(size, _mm256_broadcast_ss(&s->inverse_cap));
+            const __m256 capped = _mm256_mul_ps(_mm256_broadcast_ss(&s->cap), tanh_of(x));
+            score = _mm256_or_ps(capped, _mm256_and_ps(score, sign));
+        }
+        if (options & SLOPE) {
+            score = _mm256_fmadd_ps(slope, _mm256_cvtepi32_ps(place), score);
+            place = _mm256_add_epi32(place, one);
+        }
+        if (options & BIAS) {
+            const __m256 bias = _mm256_loadu_ps(biases + j * w);
+            score = _mm256_fmadd_ps(bias, _mm256_set1_ps(HEADWAY_EXP_UNIT), score);
+            score = _mm256_blendv_ps(score, excluded, _mm256_cmp_ps(bias, excluded, _CMP_EQ_OQ));
+        }
+        if (options & ALLOWED)
+            score = _mm256_blendv_ps(excluded, score, lanes_of(allowed + j, v));
+        if (options & RANGE) {
+            const __m256i inside =
+                _mm256_andnot_si256(_mm256_cmpgt_epi32(first, key), _mm256_cmpgt_epi32(last, key));
+            score = _mm256_blendv_ps(excluded, score, _mm256_castsi256_ps(inside));
+            key = _mm256_add_epi32(key, one);
+        }
+        _mm256_storeu_ps(at, score);
+        top = MAX(score, top);
+    }
+    return top;
+}
+
+/* One loop for each option that usually comes alone, one for all others. */
+static void apply_options(const struct headway_softmax *s, unsigned options, float *top_out)
+{
+    for (int v = 0; v < s->vectors; v++) {
+        __m256 top;
+        switch (options) {
+        case CAP:
+            top = apply(s, v, CAP);
+            break;
+        case BIAS:
+            top = apply(s, v, BIAS);
+            break;
+        case ALLOWED:
+            top = apply(s, v, ALLOWED);
+            break;
+        case RANGE:
+            top = apply(s, v, RANGE);
+            break;
+        default:
+            top = apply(s, v, options);
+            break;
+        }
+        _mm256_storeu_ps(top_out + v * LANES, top);
+    }
+}
+
+/* First pass where nothing but the scores is given. Vectors is a constant where this is inlined. */
+INLINE void find_maximum(const struct headway_softmax *s, const int vectors, float *top_out)
+{
+    const float *scores = s->scores;
+    __m256 top[MAX_VECTORS];
+
+    UNROLL
+    for (int v = 0; v < vectors; v++)
         top[v] = _mm256_loadu_ps(s->row_max + v * LANES);
-        if (limited) {
-            first[v] = _mm256_loadu_si256((const __m256i *)(const void *)(s->first + v * LANES));
-            last[v] = _mm256_loadu_si256((const __m256i *)(const void *)(s->last + v * LANES));
-        }
-    }
-    for (int j = 0; j < s->keys; j++) {
-        float *scores = s->scores + j * w;
-        const __m256i key = _mm256_set1_epi32(j);
-        UNROLL for (int v = 0; v < vectors; v++) {
-            __m256 score = _mm256_loadu_ps(scores + v * LANES);
-            if (biased) {
-                const __m256 bias = _mm256_loadu_ps(s->bias + j * w + v * LANES);
-                score = _mm256_fmadd_ps(bias, _mm256_set1_ps(HEADWAY_EXP_UNIT), score);
-                score = _mm256_blendv_ps(score, excluded,
-                                         _mm256_cmp_ps(bias, excluded, _CMP_EQ_OQ));
-            }
-            if (limited) {
-                const __m256i inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(first[v], key),
-                                                           _mm256_cmpgt_epi32(last[v], key));
-                score = _mm256_blendv_ps(excluded, score, _mm256_castsi256_ps(inside));
-            }
-            if (biased || limited)
-                _mm256_storeu_ps(scores + v * LANES, score);
-            top[v] = MAX(score, top[v]);
-        }
-    }
-    UNROLL for (int v = 0; v < vectors; v++)
+    for (int j = 0; j < s->keys; j++, scores += vectors * LANES)
+        UNROLL
+    for (int v = 0; v < vectors; v++)
+        top[v] = MAX(_mm256_loadu_ps(scores + v * LANES), top[v]);
+    UNROLL
+    for (int v = 0; v < vectors; v++)
         _mm256_storeu_ps(top_out + v * LANES, top[v]);
 }
 
-INLINE void limit_as_asked(const struct headway_softmax *s, float *top, const int vectors)
+static void first_pass(const struct headway_softmax *s, float *top)
 {
-    if (s->bias && s->first)
-        limit(s, top, vectors, 1, 1);
-    else if (s->bias)
-        limit(s, top, vectors, 1, 0);
-    else if (s->first)
-        limit(s, top, vectors, 0, 1);
+    const unsigned options = (s->cap > 0 ? CAP : 0) | (s->slope ? SLOPE : 0) |
+                             (s->bias ? BIAS : 0) | (s->allowed ? ALLOWED : 0) |
+                             (s->first ? RANGE : 0);
+
+    if (options)
+        apply_options(s, options, top);
+    else if (s->vectors == 3)
+        find_maximum(s, 3, top);
+    else if (s->vectors == 2)
+        find_maximum(s, 2, top);
     else
-        limit(s, top, vectors, 0, 0);
+        find_maximum(s, 1, top);
 }
 
 /* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum
@@ -123,10 +229,12 @@ INLINE __m256 weigh_keys(float *scores, const int n, ptrdiff_t w, __m256 ref, __
 {
     __m256 p[AT_ONCE];
 
-    UNROLL for (int i = 0; i < n; i++)
+    UNROLL
+    for (int i = 0; i < n; i++)
         p[i] = _mm256_sub_ps(_mm256_loadu_ps(scores + i * w), ref);
     exp_each(p, n);
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL
+    for (int i = 0; i < n; i++) {
         row_sum = _mm256_add_ps(row_sum, p[i]);
         _mm256_storeu_ps(scores + i * w, p[i]);
     }
@@ -149,18 +257,13 @@ void headway_softmax_avx2(const struct headway_softmax *s)
     const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES;
     float tops[MAX_VECTORS * LANES];
 
-    switch (s->vectors) {
-    case 3: limit_as_asked(s, tops, 3); break;
-    case 2: limit_as_asked(s, tops, 2); break;
-    default: limit_as_asked(s, tops, 1); break;
-    }
+    first_pass(s, tops);
     for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
         const __m256 top = _mm256_loadu_ps(tops + lane);
         const __m256 ref = reference(top);
         const __m256 rescale = exp_one(_mm256_sub_ps(_mm256_loadu_ps(s->row_max + lane), ref));
         const __m256 row_sum = _mm256_mul_ps(_mm256_loadu_ps(s->row_sum + lane), rescale);
-        _mm256_storeu_ps(s->row_sum + lane,
-                         weigh(s->scores + lane, s->keys, w, ref, row_sum));
+        _mm256_storeu_ps(s->row_sum + lane, weigh(s->scores + lane, s->keys, w, ref, row_sum));
         _mm256_storeu_ps(s->rescale + lane, rescale);
         _mm256_storeu_ps(s->row_max + lane, top);
     }
@@ -184,8 +287,10 @@ void headway_merge_avx2(const struct headway_merge *g)
                                          _mm256_mul_ps(_mm256_loadu_ps(g->later_sum + lane), y)));
         for (int64_t d = 0; d < g->m; d++) {
             float *sum = g->sum + d * w + lane;
-            const __m256 later = _mm256_mul_ps(_mm256_loadu_ps(g->later + d * w + lane), y);
-            _mm256_storeu_ps(sum, _mm256_fmadd_ps(_mm256_loadu_ps(sum), x, later));
+            const __m256 later =
+                g->later ? _mm256_loadu_ps(g->later + d * w + lane) : _mm256_setzero_ps();
+            _mm256_storeu_ps(sum,
+                             _mm256_fmadd_ps(_mm256_loadu_ps(sum), x, _mm256_mul_ps(later, y)));
         }
     }
 }
