@@ -244,11 +244,14 @@ static void merge(struct headway_tile *t, const float *later, const float *later
     t->row->merge(&merge);
 }
 
-/* The sink is a segment of one key whose value is 0. */
+/* The sink is a segment of one key whose value is 0. A row of nothing but scores of -inf is empty,
+ * whatever its values. */
 static void add_sink(struct headway_tile *t)
 {
     const struct headway_lanes *l = &t->lanes;
     for (int lane = 0; lane < l->width; lane++) {
+        for (int64_t d = 0; t->whole.top[lane] == -INFINITY && d < t->p->value_size; d++)
+            t->whole.sum[d * l->width + lane] = 0.0f;
         t->later.top[lane] =
             lane < l->n ? t->p->sinks[l->head + (l->start + lane) % l->group] * HEADWAY_EXP_UNIT
                         : -INFINITY;
