@@ -130,8 +130,10 @@ static void add_score(const struct problem *p, struct row *row, int64_t n, doubl
 {
     double magnitude, reach, cap = p->params->softcap;
     double own = p->scale * product(p, row, n, &magnitude, &reach);
-    double shift = fabs(p->scale) * (reach - magnitude);
-    double error = ((double)p->size + 4) * ROUNDOFF * fabs(p->scale) * reach;
+    /* A product that is infinite by the data is exactly that. */
+    int exact = magnitude == INFINITY;
+    double shift = exact ? 0 : fabs(p->scale) * (reach - magnitude);
+    double error = exact ? 0 : ((double)p->size + 4) * ROUNDOFF * fabs(p->scale) * reach;
     if (cap > 0) {
         double nearest = tanh(fmax(0, fabs(own) - error - shift) / cap);
         double steepest = (1 - nearest) * (1 + nearest);
