@@ -21,6 +21,7 @@ headway_softmax_fn headway_softmax_neon;
 headway_merge_fn headway_merge_neon;
 headway_pack_fn headway_pack_neon;
 headway_unpack_fn headway_unpack_neon;
+headway_bits_fn headway_bits_neon;
 headway_peak_fn headway_peak_neon;
 
 /* The addend is the accumulator, as in the GEMM: on some cores that operand has the shortest
@@ -54,5 +55,6 @@ const struct headway_row headway_row_neon = {
     .merge = headway_merge_neon,
     .pack = headway_pack_neon,
     .unpack = headway_unpack_neon,
+    .bits = headway_bits_neon,
     .peak = headway_peak_neon,
 };

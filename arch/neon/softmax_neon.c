@@ -2,6 +2,7 @@
  * operations on vectors. */
 #include "cpu/exp_poly.h"
 #include "cpu/kernels.h"
+#include "cpu/tanh_poly.h"
 
 #include <arm_neon.h>
 #include <math.h>
@@ -37,16 +38,20 @@ INLINE void exp_each(float32x4_t *t, const int n)
     const float32x4_t shift = vdupq_n_f32(HEADWAY_EXP_SHIFT);
     float32x4_t u[AT_ONCE], p[AT_ONCE];
 
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL
+    for (int i = 0; i < n; i++) {
         t[i] = greater(vdupq_n_f32(HEADWAY_EXP_MIN), t[i]);
         u[i] = vaddq_f32(t[i], shift);
         t[i] = vsubq_f32(t[i], vsubq_f32(u[i], shift));
         p[i] = vdupq_n_f32(HEADWAY_EXP_C5);
     }
-    UNROLL for (int c = 0; c < 5; c++)
-        UNROLL for (int i = 0; i < n; i++)
-            p[i] = vfmaq_f32(vdupq_n_f32(factors[c]), p[i], t[i]);
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL
+    for (int c = 0; c < 5; c++)
+        UNROLL
+    for (int i = 0; i < n; i++)
+        p[i] = vfmaq_f32(vdupq_n_f32(factors[c]), p[i], t[i]);
+    UNROLL
+    for (int i = 0; i < n; i++) {
         const uint32x4_t power = vshlq_n_u32(vreinterpretq_u32_f32(u[i]), 23);
         t[i] = vmulq_f32(p[i], vreinterpretq_f32_u32(power));
     }
@@ -65,57 +70,148 @@ INLINE float32x4_t reference(float32x4_t top)
     return vbslq_f32(nothing, vdupq_n_f32(0.0f), top);
 }
 
-/* Applies bias and limits to the scores and stores in top_out their maximum with row_max. Vectors,
- * biased and limited are constants where this is inlined. */
-INLINE void limit(const struct headway_softmax *s, float *top_out, const int vectors,
-                  const int biased, const int limited)
+/* tanh_poly.h's tanh of a size, which is no less than 0 or a NaN. */
+INLINE float32x4_t tanh_of(float32x4_t size)
 {
-    const float32x4_t excluded = vdupq_n_f32(-INFINITY), unit = vdupq_n_f32(HEADWAY_EXP_UNIT);
-    const int w = vectors * LANES;
-    float32x4_t top[MAX_VECTORS];
-    int32x4_t first[MAX_VECTORS], last[MAX_VECTORS];
+    const float32x4_t shift = vdupq_n_f32(HEADWAY_TANH_SHIFT),
+                      limit = vdupq_n_f32(HEADWAY_TANH_MAX);
+    const float32x4_t x = vbslq_f32(vcltq_f32(limit, size), limit, size);
+    const float32x4_t u = vfmaq_f32(shift, x, vdupq_n_f32(HEADWAY_TANH_RATE));
+    const float32x4_t n = vsubq_f32(u, shift);
+    const float32x4_t r = vfmsq_f32(x, n, vdupq_n_f32(HEADWAY_TANH_STEP));
+    const float32x4_t power = vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(u), 23));
+    float32x4_t p = vdupq_n_f32(HEADWAY_TANH_C6);
+    p = vfmaq_f32(vdupq_n_f32(HEADWAY_TANH_C5), p, r);
+    p = vfmaq_f32(vdupq_n_f32(HEADWAY_TANH_C4), p, r);
+    p = vfmaq_f32(vdupq_n_f32(HEADWAY_TANH_C3), p, r);
+    p = vfmaq_f32(vdupq_n_f32(HEADWAY_TANH_C2), p, r);
+    const float32x4_t e = vfmaq_f32(r, vmulq_f32(r, p), r);
+    const float32x4_t rest = vfmaq_f32(vdupq_n_f32(-0.5f), power, vdupq_n_f32(0.5f));
+    const float32x4_t h = vfmaq_f32(rest, e, power);
+    return vdivq_f32(h, vaddq_f32(h, vdupq_n_f32(1.0f)));
+}
 
-    UNROLL for (int v = 0; v < vectors; v++) {
+/* What a call gives besides the scores. */
+enum { CAP = 1, SLOPE = 2, BIAS = 4, ALLOWED = 8, RANGE = 16 };
+
+/* First pass down one vector's lanes, v: what is given goes into the scores; returns their maximum
+ * with row_max. Options may be a constant: then the loop asks for nothing. */
+INLINE float32x4_t apply(const struct headway_softmax *s, int v, const unsigned options)
+{
+    static const uint32_t bit_of[LANES] = {1, 2, 4, 8};
+    const float32x4_t excluded = vdupq_n_f32(-INFINITY), unit = vdupq_n_f32(HEADWAY_EXP_UNIT);
+    const float32x4_t limit = vdupq_n_f32(HEADWAY_TANH_LIMIT(s->cap));
+    const float cap = s->cap, inverse = s->inverse_cap;
+    const int32x4_t one = vdupq_n_s32(1);
+    const uint32x4_t bits = vld1q_u32(bit_of), sign = vdupq_n_u32(UINT32_C(1) << 31);
+    const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES, column = (ptrdiff_t)v * LANES;
+    const int keys = s->keys;
+    float *const scores = s->scores + column;
+    const float *const biases = options & BIAS ? s->bias + column : NULL;
+    const uint64_t *const allowed = s->allowed;
+    float32x4_t top = vld1q_f32(s->row_max + column), slope = excluded;
+    int32x4_t place = one, first = one, last = one, key = vdupq_n_s32(0);
+
+    if (options & SLOPE) {
+        slope = vld1q_f32(s->slope + column);
+        place = vld1q_s32(s->distance + column);
+    }
+    if (options & RANGE) {
+        first = vld1q_s32(s->first + column);
+        last = vld1q_s32(s->last + column);
+    }
+    for (int j = 0; j < keys; j++) {
+        float *at = scores + j * w;
+        float32x4_t score = vld1q_f32(at);
+        if (options & CAP) {
+            float32x4_t size = vabsq_f32(score);
+            size = vbslq_f32(vcltq_f32(limit, size), limit, size);
+            const float32x4_t capped = vmulq_n_f32(tanh_of(vmulq_n_f32(size, inverse)), cap);
+            score = vbslq_f32(sign, score, capped);
+        }
+        if (options & SLOPE) {
+            score = vfmaq_f32(score, slope, vcvtq_f32_s32(place));
+            place = vaddq_s32(place, one);
+        }
+        if (options & BIAS) {
+            const float32x4_t bias = vld1q_f32(biases + j * w);
+            score = vbslq_f32(vceqq_f32(bias, excluded), excluded, vfmaq_f32(score, bias, unit));
+        }
+        if (options & ALLOWED) {
+            const uint32x4_t word = vdupq_n_u32((uint32_t)(allowed[j] >> column));
+            score = vbslq_f32(vtstq_u32(word, bits), score, excluded);
+        }
+        if (options & RANGE) {
+            const uint32x4_t inside = vandq_u32(vcleq_s32(first, key), vcgtq_s32(last, key));
+            score = vbslq_f32(inside, score, excluded);
+            key = vaddq_s32(key, one);
+        }
+        vst1q_f32(at, score);
+        top = greater(score, top);
+    }
+    return top;
+}
+
+/* One loop for each option that usually comes alone, one for all others. */
+static void apply_options(const struct headway_softmax *s, unsigned options, float *top_out)
+{
+    for (int v = 0; v < s->vectors; v++) {
+        float32x4_t top;
+        switch (options) {
+        case CAP:
+            top = apply(s, v, CAP);
+            break;
+        case BIAS:
+            top = apply(s, v, BIAS);
+            break;
+        case ALLOWED:
+            top = apply(s, v, ALLOWED);
+            break;
+        case RANGE:
+            top = apply(s, v, RANGE);
+            break;
+        default:
+            top = apply(s, v, options);
+            break;
+        }
+        vst1q_f32(top_out + v * LANES, top);
+    }
+}
+
+/* First pass where nothing but the scores is given. Vectors is a constant where this is inlined. */
+INLINE void find_maximum(const struct headway_softmax *s, const int vectors, float *top_out)
+{
+    const float *scores = s->scores;
+    float32x4_t top[MAX_VECTORS];
+
+    UNROLL
+    for (int v = 0; v < vectors; v++)
         top[v] = vld1q_f32(s->row_max + v * LANES);
-        if (limited) {
-            first[v] = vld1q_s32(s->first + v * LANES);
-            last[v] = vld1q_s32(s->last + v * LANES);
-        }
-    }
-    for (int j = 0; j < s->keys; j++) {
-        float *scores = s->scores + j * w;
-        const int32x4_t key = vdupq_n_s32(j);
-        UNROLL for (int v = 0; v < vectors; v++) {
-            float32x4_t score = vld1q_f32(scores + v * LANES);
-            if (biased) {
-                const float32x4_t bias = vld1q_f32(s->bias + j * w + v * LANES);
-                score = vbslq_f32(vceqq_f32(bias, excluded), excluded,
-                                  vfmaq_f32(score, bias, unit));
-            }
-            if (limited) {
-                const uint32x4_t inside = vandq_u32(vcleq_s32(first[v], key),
-                                                    vcgtq_s32(last[v], key));
-                score = vbslq_f32(inside, score, excluded);
-            }
-            if (biased || limited)
-                vst1q_f32(scores + v * LANES, score);
-            top[v] = greater(score, top[v]);
-        }
-    }
-    UNROLL for (int v = 0; v < vectors; v++)
+    for (int j = 0; j < s->keys; j++, scores += vectors * LANES)
+        UNROLL
+    for (int v = 0; v < vectors; v++)
+        top[v] = greater(vld1q_f32(scores + v * LANES), top[v]);
+    UNROLL
+    for (int v = 0; v < vectors; v++)
         vst1q_f32(top_out + v * LANES, top[v]);
 }
 
-INLINE void limit_as_asked(const struct headway_softmax *s, float *top, const int vectors)
+static void first_pass(const struct headway_softmax *s, float *top)
 {
-    if (s->bias && s->first)
-        limit(s, top, vectors, 1, 1);
-    else if (s->bias)
-        limit(s, top, vectors, 1, 0);
-    else if (s->first)
-        limit(s, top, vectors, 0, 1);
+    const unsigned options = (s->cap > 0 ? CAP : 0) | (s->slope ? SLOPE : 0) |
+                             (s->bias ? BIAS : 0) | (s->allowed ? ALLOWED : 0) |
+                             (s->first ? RANGE : 0);
+
+    if (options)
+        apply_options(s, options, top);
+    else if (s->vectors == 4)
+        find_maximum(s, 4, top);
+    else if (s->vectors == 3)
+        find_maximum(s, 3, top);
+    else if (s->vectors == 2)
+        find_maximum(s, 2, top);
     else
-        limit(s, top, vectors, 0, 0);
+        find_maximum(s, 1, top);
 }
 
 /* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum
@@ -125,10 +221,12 @@ INLINE float32x4_t weigh_keys(float *scores, const int n, ptrdiff_t w, float32x4
 {
     float32x4_t p[AT_ONCE];
 
-    UNROLL for (int i = 0; i < n; i++)
+    UNROLL
+    for (int i = 0; i < n; i++)
         p[i] = vsubq_f32(vld1q_f32(scores + i * w), ref);
     exp_each(p, n);
-    UNROLL for (int i = 0; i < n; i++) {
+    UNROLL
+    for (int i = 0; i < n; i++) {
         row_sum = vaddq_f32(row_sum, p[i]);
         vst1q_f32(scores + i * w, p[i]);
     }
@@ -151,12 +249,7 @@ void headway_softmax_neon(const struct headway_softmax *s)
     const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES;
     float tops[MAX_VECTORS * LANES];
 
-    switch (s->vectors) {
-    case 4: limit_as_asked(s, tops, 4); break;
-    case 3: limit_as_asked(s, tops, 3); break;
-    case 2: limit_as_asked(s, tops, 2); break;
-    default: limit_as_asked(s, tops, 1); break;
-    }
+    first_pass(s, tops);
     for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
         const float32x4_t top = vld1q_f32(tops + lane);
         const float32x4_t ref = reference(top);
@@ -185,8 +278,9 @@ void headway_merge_neon(const struct headway_merge *g)
         vst1q_f32(g->row_sum + lane, vfmaq_f32(later_sum, vld1q_f32(g->row_sum + lane), x));
         for (int64_t d = 0; d < g->m; d++) {
             float *sum = g->sum + d * w + lane;
-            const float32x4_t later = vmulq_f32(vld1q_f32(g->later + d * w + lane), y);
-            vst1q_f32(sum, vfmaq_f32(later, vld1q_f32(sum), x));
+            const float32x4_t later =
+                g->later ? vld1q_f32(g->later + d * w + lane) : vdupq_n_f32(0.0f);
+            vst1q_f32(sum, vfmaq_f32(vmulq_f32(later, y), vld1q_f32(sum), x));
         }
     }
 }
