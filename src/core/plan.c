@@ -9,6 +9,8 @@
 #define GRAIN_FLOPS 2000000.0
 /* Tasks for each thread, so that tiles of different cost even out. */
 #define TASKS_PER_THREAD 2
+/* Lanes of the narrowest tile that is worth its overhead. */
+#define NARROWEST 16
 /* Tokens of a block come in multiples of this, which the tile heights of every row divide. */
 #define BLOCK_ROWS 24
 
@@ -18,17 +20,26 @@ int headway_threads_for(double flops, int threads)
     return useful < threads ? (int)useful : threads;
 }
 
-/* Pairs of a query row and a key that causality and window leave, roughly: keys that lie beyond the
- * ends count. Offsets are taken as bottom right. */
+/* How far a row sees to each side of its place, at most all keys. */
+static double reach_left(const struct headway_problem *p)
+{
+    return (double)headway_at_most(p->window_left, p->keys);
+}
+
+static double reach_right(const struct headway_problem *p)
+{
+    return p->causal ? 0.0 : (double)headway_at_most(p->window_right, p->keys);
+}
+
+/* Pairs of a query row and a key that causality and window leave, roughly: rows near the ends count
+ * as all others. Offsets are taken as bottom right. */
 static double pairs_of(const struct headway_problem *p, double rows, double keys)
 {
-    const int64_t right = p->causal ? 0 : p->window_right;
-    const double left = p->window_left < p->keys ? (double)p->window_left : keys;
-    const double window = left + (right < p->keys ? (double)right : keys) + 1.0;
+    const double window = reach_left(p) + reach_right(p) + 1.0;
     if (p->causal && window >= keys) {
-        const double seen = p->offsets || p->bottom_right ? keys : rows < keys ? rows : keys;
-        const double least = seen - rows;
-        return rows * (seen + (least > 0.0 ? least : 0.0)) / 2.0;
+        const double most = p->offsets || p->bottom_right || rows > keys ? keys : rows;
+        const double least = most > rows ? most - rows : 0.0;
+        return rows * (most + least) / 2.0;
     }
     return rows * (window < keys ? window : keys);
 }
@@ -52,10 +63,10 @@ static int64_t lane_floats(const struct headway_problem *p)
     return p->size + p->value_size + HEADWAY_KEY_BLOCK;
 }
 
-/* Vectors of the widest tile: all that the row has, fewer where a tile would fill more than half of
- * level 2, which keys and values pass through. */
-static int64_t tile_vectors(const struct headway_problem *p, const struct headway_machine *machine,
-                            const char **why)
+/* Vectors of the widest tile that fits: all that the row has, fewer where a tile would fill more
+ * than half of level 2, which keys and values pass through. */
+static int64_t vectors_that_fit(const struct headway_problem *p,
+                                const struct headway_machine *machine, const char **why)
 {
     const int64_t room = machine->level2 / 2 / (int64_t)sizeof(float) / machine->row->lanes;
     const int64_t fit = room / lane_floats(p);
@@ -64,6 +75,38 @@ static int64_t tile_vectors(const struct headway_problem *p, const struct headwa
         return machine->row->vectors;
     *why = "as wide as half of level 2 holds";
     return fit > 1 ? fit : 1;
+}
+
+/* What a pair of a row and a key that the row sees costs in tiles of `width` lanes. A tile computes
+ * the keys that any of its rows sees: `edges` times its rows more than each row sees by itself. Wide
+ * tiles reuse a key more often, which counts like one lane less of overhead in each. */
+static double cost_of(double seen, double edges, int64_t group, int64_t width)
+{
+    const double rows = (double)width / (double)group;
+    return (seen + edges * (rows > 1.0 ? rows - 1.0 : 0.0)) * (double)(width + 1) / (double)width;
+}
+
+/* Where rows see a part of the keys only, a narrower tile computes less that nobody sees. Below
+ * NARROWEST lanes the kernels wait for their operands. */
+static int64_t tile_vectors(const struct headway_problem *p, const struct headway_machine *machine,
+                            const struct headway_attend_plan *plan, const char **why)
+{
+    const int64_t lanes = machine->row->lanes, most = vectors_that_fit(p, machine, why);
+    const double keys = (double)p->keys, rows = (double)p->query_rows;
+    const double edges =
+        ((reach_left(p) < keys ? 1.0 : 0.0) + (reach_right(p) < keys ? 1.0 : 0.0)) / 2.0;
+    const double seen = rows > 0.0 ? pairs_of(p, rows, keys) / rows : 0.0;
+    int64_t best = headway_at_most(most, plan->vectors > 0 ? plan->vectors : 1);
+    double least = cost_of(seen, edges, plan->group, best * lanes);
+    for (int64_t v = best - 1; v > 0 && v * lanes >= NARROWEST; v--) {
+        const double cost = cost_of(seen, edges, plan->group, v * lanes);
+        if (cost < least) {
+            least = cost;
+            best = v;
+            *why = "narrow enough that few pairs beside the window or the diagonal are computed";
+        }
+    }
+    return best;
 }
 
 static int plan_scratch(const struct headway_problem *p, struct headway_attend_plan *plan)
@@ -115,7 +158,7 @@ int headway_attend_plan(const struct headway_problem *problem,
         !headway_mul(problem->batch, plan->units, &units))
         return -1;
     plan->vectors = headway_divide_up(rows, lanes);
-    cut_tiles(plan, tile_vectors(problem, machine, &plan->why),
+    cut_tiles(plan, tile_vectors(problem, machine, plan, &plan->why),
               threads > 1 && units > 0
                   ? headway_divide_up((int64_t)threads * TASKS_PER_THREAD, units)
                   : 1);
