@@ -103,6 +103,73 @@ static void run_widths(void)
         }
 }
 
+/* Bits of `what`: which options a layer has. */
+enum { INTERLEAVED = 1, PARTIAL = 2, NORMS = 4, MORE = 8, ZERO = 16, PLACES = 32 };
+
+static struct layer *make_extras(int what, const struct shape *shape, uint64_t seed)
+{
+    struct layer *l = layer_make(shape, NULL, seed);
+    l->rope.style = what & INTERLEAVED ? HEADWAY_ROPE_INTERLEAVED : HEADWAY_ROPE_HALF;
+    l->rope.rotary_size = what & PARTIAL ? shape->size / 4 * 2 : 0;
+    l->rope.theta = what & PARTIAL ? 500000 : 0;
+    l->rope.positions = 1024;
+    l->zero = (what & ZERO) != 0;
+    l->norm_eps = what & ZERO ? 1e-5f : 0;
+    if (what & NORMS)
+        layer_norms(l);
+    if (what & MORE)
+        layer_more(l);
+    return l;
+}
+
+/* Every choice of them, with lengths, causality, masks and weights as they come. */
+static void run_extras(void)
+{
+    static const struct shape shapes[] = {{2, 5, 7, 4, 2, 8, 8},
+                                          {1, 33, 33, 2, 2, 16, 12},
+                                          {3, 17, 40, 3, 1, 12, 20},
+                                          {1, 70, 140, 2, 1, 64, 64}};
+    for (int what = 0; what < 64; what += quick ? 5 : 1) {
+        const struct shape *shape = &shapes[what % 4 * 7 % 4];
+        struct layer *l = make_extras(what, shape, (uint64_t)what);
+        struct problem *p = l->options;
+        problem_causal(p, what % 3 == 1 ? HEADWAY_CAUSAL_TOP_LEFT : HEADWAY_CAUSAL_NONE);
+        if (what % 5 == 2) {
+            p->has_offsets = p->causal == HEADWAY_CAUSAL_NONE;
+            p->causal = p->has_offsets ? HEADWAY_CAUSAL_NONE : HEADWAY_CAUSAL_OFFSETS;
+            for (int64_t b = 0; b < shape->batch; b++)
+                p->offsets[b] = 3 + 100 * b;
+        }
+        p->weights = (enum weights_kind)(what % 7 % 3);
+        if (what % 4 == 3)
+            problem_mask(p, what % 8 == 3 ? MASK_BOOL : MASK_F32, 4, 15);
+        if (what % 11 == 0 && shape->queries == shape->keys)
+            layer_share(l, 1);
+        if (what % 3 == 2)
+            layer_lengths(l, 1, 1);
+        if (what & PLACES) {
+            layer_positions(l, QUERY, what % 2 ? shape->batch : 0, 1024);
+            if (what % 7 < 5)
+                layer_positions(l, KEY, what % 2 ? shape->batch : 0, 1024);
+        }
+        run(l, "norms, rotary embedding, appended keys");
+    }
+}
+
+static void run_packed(void)
+{
+    static const struct shape shapes[] = {
+        {1, 9, 9, 2, 2, 8, 8}, {1, 75, 75, 4, 2, 16, 8}, {1, 130, 200, 2, 1, 24, 24}};
+    for (int n = 0; n < 12; n += quick ? 5 : 1) {
+        struct layer *l = make_extras(n % 4 ? MORE | NORMS : ZERO, &shapes[n % 3], (uint64_t)n);
+        layer_pack(l, 1 + n % 3 * 3);
+        problem_causal(l->options, n & 1 ? HEADWAY_CAUSAL_TOP_LEFT : HEADWAY_CAUSAL_NONE);
+        if (n >= 6)
+            layer_positions(l, QUERY, n & 1, 1024);
+        run(l, "packed sequences");
+    }
+}
+
 /* Every storage of one layer by itself: run() takes what comes. */
 static void run_storages(const struct subject *s)
 {
@@ -146,14 +213,18 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     quick = (int)check_option("--quick", 0);
     begin();
+    check_tables();
     if (subject_count) {
         run_lengths();
         run_widths();
+        run_extras();
+        run_packed();
         printf("largest error: %.3g of its bound\n", worst);
     }
     for (int i = 0; i < subject_count; i++) {
         run_storages(&subjects[i]);
         check_layer_cases(&subjects[i]);
+        check_layer_extras(&subjects[i]);
     }
     for (int i = 0; i < subject_count; i++)
         for (int t = 0; t < 4; t++)

@@ -18,6 +18,13 @@ struct layer {
     float *weight[PROJECTIONS]; /* dense (outputs, inputs), owned */
     float *bias[PROJECTIONS];   /* NULL: none */
     float *tokens[3];           /* dense (B, L, width); key NULL: query's, value NULL: key's */
+    headway_rope_config rope;   /* what it points to is the test's */
+    float *norm[2];             /* QUERY, KEY: (D) or NULL; owned, as the following */
+    float norm_eps;
+    float *more[3];          /* KEY: bias_k (Hkv, D), VALUE: bias_v (Hkv, Dv), or NULL */
+    int zero;                /* add_zero_attn */
+    int32_t *positions[2];   /* QUERY, KEY: (positions_batch, L), or NULL */
+    int64_t positions_batch; /* B, 1, or 0: (L) */
 };
 
 /* Normal weights and tokens, all biases. widths NULL: D * Hq for all. */
@@ -29,6 +36,16 @@ void layer_share(struct layer *l, int key_is_query);
 int64_t outputs_of(const struct layer *l, int projection);
 int64_t inputs_of(const struct layer *l, int projection);
 float *token(const struct layer *l, int projection, int64_t b, int64_t i);
+/* Norms of query and key, with weights about 1. */
+void layer_norms(struct layer *l);
+/* A key and value to append, normal numbers. */
+void layer_more(struct layer *l);
+/* Positions of queries, or of keys, 0 .. most - 1; those beyond lengths are none that a table has. */
+void layer_positions(struct layer *l, int projection, int64_t batch, int64_t most);
+/* Query and key lengths as so many packed sequences; the batch is 1. Empty ones are among them. */
+void layer_pack(struct layer *l, int64_t sequences);
+/* Keys in a line of weights. */
+int64_t layer_keys(const struct layer *l);
 /* Makes key tokens beyond the key lengths, and query tokens beyond theirs, NaN. */
 void layer_lengths(struct layer *l, int query, int key);
 
@@ -48,7 +65,8 @@ enum storage {
 headway_mha *layer_create(const headway_engine *engine, const struct layer *l,
                           enum storage storage);
 
-/* headway_mha_forward() as attend() does it; answer.out is (B, Lq, Eo). */
+/* headway_mha_forward() as attend() does it; answer.out is (B, Lq, Eo), and a line of answer.weights
+ * is layer_keys() long. */
 struct answer forward(const headway_engine *engine, const headway_mha *mha, const struct layer *l,
                       enum layout layout, int at_end);
 /* Engine's layer in plain storage, made, used once and destroyed. */
@@ -65,5 +83,9 @@ struct subject {
 };
 extern int quick; /* a sample, for emulators and sanitizers */
 void check_layer_cases(const struct subject *s);
+/* Rotary embedding, norms and appended keys: what they must be equal to. */
+void check_layer_extras(const struct subject *s);
+/* The tables of rotary embedding, which know no row. */
+void check_tables(void);
 
 #endif

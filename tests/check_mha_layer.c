@@ -48,6 +48,7 @@ struct layer *layer_make(const struct shape *shape, const struct widths *widths,
     const int64_t width = shape->heads * shape->size;
     const struct widths same = {{width, width, width}, width};
     memset(l, 0, sizeof *l);
+    l->rope = (headway_rope_config)HEADWAY_ROPE_CONFIG_INIT;
     l->options = problem_make(shape, seed);
     l->widths = widths ? *widths : same;
     uint64_t *random = &l->options->random;
@@ -71,8 +72,14 @@ void layer_free(struct layer *l)
     for (int i = 0; i < PROJECTIONS; i++) {
         free(l->weight[i]);
         free(l->bias[i]);
-        if (i != OUT)
-            free(l->tokens[i]);
+        if (i == OUT)
+            continue;
+        free(l->tokens[i]);
+        free(l->more[i]);
+        if (i != VALUE) {
+            free(l->norm[i]);
+            free(l->positions[i]);
+        }
     }
     problem_free(l->options);
     free(l);
@@ -115,6 +122,91 @@ void layer_lengths(struct layer *l, int query, int key)
                 check_poison(token(l, i, b, row), l->widths.in[i]);
         }
     }
+}
+
+void layer_norms(struct layer *l)
+{
+    const int64_t size = l->options->shape.size;
+    for (int i = QUERY; i <= KEY; i++) {
+        l->norm[i] = floats(size);
+        for (int64_t d = 0; d < size; d++)
+            l->norm[i][d] = 1 + 0.3f * check_normal(&l->options->random);
+    }
+}
+
+void layer_more(struct layer *l)
+{
+    for (int i = KEY; i <= VALUE; i++) {
+        l->more[i] = floats(outputs_of(l, i));
+        check_fill_normal(&l->options->random, l->more[i], outputs_of(l, i), 1);
+    }
+}
+
+void layer_positions(struct layer *l, int projection, int64_t batch, int64_t most)
+{
+    const int64_t rows = rows_of(l, projection), batches = batch > 0 ? batch : 1;
+    int32_t *to = l->positions[projection] = (int32_t *)(void *)floats(batches * rows);
+    l->positions_batch = batch;
+    for (int64_t b = 0; b < batches; b++)
+        for (int64_t i = 0; i < rows; i++) {
+            int live = batch < l->options->shape.batch;
+            live |=
+                i < (projection == QUERY ? query_length(l->options, b) : key_length(l->options, b));
+            to[b * rows + i] =
+                live ? (int32_t)(check_random(&l->options->random) % (uint64_t)most) : -77;
+        }
+}
+
+void layer_pack(struct layer *l, int64_t sequences)
+{
+    struct problem *p = l->options;
+    p->sequences = sequences;
+    for (int64_t b = 0; b <= sequences; b++) {
+        p->query_starts[b] =
+            b == sequences ? p->shape.queries : p->shape.queries * b * b / (sequences * sequences);
+        p->key_starts[b] = p->shape.keys * b / sequences;
+    }
+    if (sequences > 2)
+        p->key_starts[2] = p->key_starts[1];
+}
+
+int64_t layer_keys(const struct layer *l)
+{
+    return l->options->shape.keys + (l->more[KEY] != NULL) + l->zero;
+}
+
+/* The layer beside its projections, in memory of the arena, or in place where that is NULL. */
+struct extras {
+    headway_tensor norm[2], more[3];
+};
+
+static const headway_tensor *store_extra(struct arena *arena, headway_tensor *t, int rank,
+                                         int64_t heads, int64_t size, float *dense)
+{
+    static const int order[2] = {0, 1};
+    const int64_t shape[2] = {heads, size};
+    if (!dense)
+        return NULL;
+    *t = headway_tensor_dense(dense, HEADWAY_F32, rank, rank == 2 ? shape : shape + 1);
+    if (!arena)
+        return t;
+    lay(t, order, 2, 3, arena->used & 1);
+    arena_place(arena, t);
+    scatter(t, dense);
+    return t;
+}
+
+static void store_extras(const struct layer *l, struct arena *arena, struct extras *e,
+                         headway_mha_config *config, headway_mha_weights *w)
+{
+    const struct shape *s = &l->options->shape;
+    config->rope = l->rope.style != HEADWAY_ROPE_NONE ? &l->rope : NULL;
+    config->norm_eps = l->norm_eps;
+    config->add_zero_attn = l->zero;
+    w->query_norm = store_extra(arena, &e->norm[QUERY], 1, 0, s->size, l->norm[QUERY]);
+    w->key_norm = store_extra(arena, &e->norm[KEY], 1, 0, s->size, l->norm[KEY]);
+    w->bias_k = store_extra(arena, &e->more[KEY], 2, s->kv_heads, s->size, l->more[KEY]);
+    w->bias_v = store_extra(arena, &e->more[VALUE], 2, s->kv_heads, s->value_size, l->more[VALUE]);
 }
 
 /* ---- storage ----------------------------------------------------------------------------------
@@ -231,6 +323,7 @@ headway_mha *layer_create(const headway_engine *engine, const struct layer *l, e
 {
     const struct shape *s = &l->options->shape;
     struct stored m = {.arena = {.at_end = storage & 1}};
+    struct extras extras;
     headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
     headway_mha_weights w = HEADWAY_MHA_WEIGHTS_INIT;
     headway_mha *mha = NULL;
@@ -265,6 +358,7 @@ headway_mha *layer_create(const headway_engine *engine, const struct layer *l, e
     w.value_bias = fused || !l->bias[VALUE] ? NULL : &m.bias[VALUE];
     w.out = &m.weight[OUT];
     w.out_bias = l->bias[OUT] ? &m.bias[OUT] : NULL;
+    store_extras(l, &m.arena, &extras, &config, &w);
     arena_seal(&m.arena);
     const headway_status status = headway_mha_create(engine, &config, &w, &mha);
     headway_engine_error(engine, text, sizeof text);
@@ -292,6 +386,54 @@ static void lay_tokens(headway_tensor *t, enum layout layout)
         t->stride[2] = 1;
 }
 
+/* The options' tensors, dense. */
+struct options {
+    headway_tensor mask, interval, positions[2], weights;
+};
+
+static headway_attention_params describe_options(const struct layer *l, struct options *o)
+{
+    const struct problem *p = l->options;
+    const struct shape *s = &p->shape;
+    const int64_t interval[3] = {p->interval_batch, s->queries, 2};
+    const int64_t weights[4] = {s->batch, s->heads, s->queries, layer_keys(l)};
+    const int64_t mean[3] = {s->batch, s->queries, layer_keys(l)};
+    o->mask = mask_tensor(p);
+    headway_attention_params params = problem_params(p, &o->mask);
+    o->interval = headway_tensor_dense(p->interval, HEADWAY_I32, p->interval_batch ? 3 : 2,
+                                       interval + (p->interval_batch ? 0 : 1));
+    params.interval = p->interval ? &o->interval : NULL;
+    for (int i = QUERY; i <= KEY; i++) {
+        const int64_t positions[2] = {l->positions_batch, rows_of(l, i)};
+        o->positions[i] =
+            headway_tensor_dense(l->positions[i], HEADWAY_I32, l->positions_batch ? 2 : 1,
+                                 positions + (l->positions_batch ? 0 : 1));
+    }
+    params.query_positions = l->positions[QUERY] ? &o->positions[QUERY] : NULL;
+    params.key_positions = l->positions[KEY] ? &o->positions[KEY] : NULL;
+    o->weights = p->weights == WEIGHTS_MEAN ? headway_tensor_dense(NULL, HEADWAY_F32, 3, mean)
+                                            : headway_tensor_dense(NULL, HEADWAY_F32, 4, weights);
+    params.weights = p->weights != WEIGHTS_NONE ? &o->weights : NULL;
+    return params;
+}
+
+/* Positions and weights into the arena, weights with room between their lines. */
+static void place_options(const struct layer *l, struct options *o, struct arena *arena)
+{
+    static const int order[4] = {0, 1, 2, 3};
+    for (int i = QUERY; i <= KEY; i++) {
+        if (!l->positions[i])
+            continue;
+        lay(&o->positions[i], order, 2, 1, 0);
+        arena_place(arena, &o->positions[i]);
+        scatter(&o->positions[i], l->positions[i]);
+    }
+    if (l->options->weights == WEIGHTS_NONE)
+        return;
+    lay(&o->weights, order, 1, 2, 0);
+    arena_place(arena, &o->weights);
+}
+
 struct answer forward(const headway_engine *engine, const headway_mha *mha, const struct layer *l,
                       enum layout layout, int at_end)
 {
@@ -301,10 +443,10 @@ struct answer forward(const headway_engine *engine, const headway_mha *mha, cons
     struct arena arena = {.at_end = at_end};
     headway_tensor t[3], out = headway_tensor_dense(NULL, HEADWAY_F32, 3, out_shape);
     headway_tensor lse = headway_tensor_dense(NULL, HEADWAY_F32, 3, lse_shape);
-    const headway_tensor mask = mask_tensor(l->options);
+    struct options options;
     const headway_tensor *key = l->tokens[KEY] ? &t[KEY] : NULL;
     const headway_tensor *value = l->tokens[VALUE] ? &t[VALUE] : NULL;
-    headway_attention_params params = problem_params(l->options, &mask);
+    headway_attention_params params = describe_options(l, &options);
     struct answer a = answer_make(l->options, s->batch * s->queries * l->widths.out);
     size_t bytes = 0;
     char text[400];
@@ -321,6 +463,7 @@ struct answer forward(const headway_engine *engine, const headway_mha *mha, cons
     lay_tokens(&lse, layout == LAYOUT_NEGATIVE ? LAYOUT_NEGATIVE : LAYOUT_DENSE);
     arena_place(&arena, &out);
     arena_place(&arena, &lse);
+    place_options(l, &options, &arena);
     arena_seal(&arena);
     params.lse = &lse;
     headway_status status = headway_mha_workspace(mha, &params, &t[QUERY], key, value, &bytes);
@@ -334,6 +477,13 @@ struct answer forward(const headway_engine *engine, const headway_mha *mha, cons
     CHECK(status == HEADWAY_OK, "forward: %s: %s", headway_status_text(status), text);
     arena_take(&arena, &out, params.query_lengths, 1, 0.0f, a.out);
     arena_take(&arena, &lse, params.query_lengths, 2, -INFINITY, a.lse);
+    if (params.weights) {
+        free(a.weights);
+        a.all_weights = elements(&options.weights);
+        a.weights = floats(a.all_weights);
+        arena_take(&arena, &options.weights, params.query_lengths, options.weights.rank - 2, 0.0f,
+                   a.weights);
+    }
     arena_release(&arena);
     check_guard_free(workspace);
     return a;
@@ -347,21 +497,37 @@ struct answer forward_once(const headway_engine *engine, const struct layer *l)
     return a;
 }
 
+static double *doubles(int64_t count)
+{
+    return (double *)(void *)floats(2 * (count > 0 ? count : 1));
+}
+
 struct expected expect_layer(const struct layer *l)
 {
     const struct shape *s = &l->options->shape;
-    const size_t outs = (size_t)(s->batch * s->queries * l->widths.out + 1) * sizeof(double);
-    const size_t lses = (size_t)(s->batch * s->queries * s->heads + 1) * sizeof(double);
-    struct expected e = {malloc(outs), malloc(outs), malloc(lses), malloc(lses)};
-    const struct headway_reference_out results = {e.out, e.out_bound, e.lse, e.lse_bound, NULL};
+    const int64_t outs = s->batch * s->queries * l->widths.out;
+    const int64_t lses = s->batch * s->queries * s->heads, all = lses * layer_keys(l);
+    struct expected e = {doubles(outs), doubles(outs), doubles(lses),
+                         doubles(lses), doubles(all),  doubles(all)};
+    const int mean = l->options->weights == WEIGHTS_MEAN;
+    const struct headway_reference_out results = {e.out,
+                                                  e.out_bound,
+                                                  e.lse,
+                                                  e.lse_bound,
+                                                  mean ? NULL : e.weights,
+                                                  mean ? NULL : e.weights_bound,
+                                                  mean ? e.weights : NULL,
+                                                  mean ? e.weights_bound : NULL};
     headway_tensor t[3], weight[PROJECTIONS], bias[PROJECTIONS];
-    const headway_tensor mask = mask_tensor(l->options);
-    const headway_attention_params params = problem_params(l->options, &mask);
+    struct options options;
+    struct extras extras;
+    const headway_attention_params params = describe_options(l, &options);
     headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
     headway_mha_weights w = HEADWAY_MHA_WEIGHTS_INIT;
 
     config.heads = s->heads;
     config.kv_heads = s->kv_heads;
+    store_extras(l, NULL, &extras, &config, &w);
     for (int i = 0; i < PROJECTIONS; i++) {
         const int64_t shape[2] = {outputs_of(l, i), inputs_of(l, i)};
         weight[i] = headway_tensor_dense(l->weight[i], HEADWAY_F32, 2, shape);
@@ -385,7 +551,5 @@ struct expected expect_layer(const struct layer *l)
 
 double compare_layer(const struct layer *l, const struct answer *a, const struct expected *e)
 {
-    const double out = check_bound(a->out, e->out, e->out_bound, a->outs, problem_name(l->options));
-    const double lse = check_bound(a->lse, e->lse, e->lse_bound, a->lses, "lse");
-    return out > lse ? out : lse;
+    return compare(l->options, a, e);
 }
