@@ -3,6 +3,7 @@
  *
  *   check_property [--seconds N] [--seed S] [--isa NAME]   draws for N seconds from seed S
  *   check_property --seed S --case "lq=33 mask=2"          runs that one problem
+ *   (first each option alone, its operands at both ends of guarded memory, in every layout)
  *   check_property --plant 1                               compares wrongly on purpose, and passes
  *                                                          when that is found and shrunk
  *
@@ -162,6 +163,26 @@ static void end(void)
                (unsigned long long)worst_drawn.seed, drawn_text(&worst_drawn));
 }
 
+/* The guarded memory sees every operand of every option, whatever is drawn later. */
+static void run_each(void)
+{
+    struct drawn d = drawn_plain(check_seed);
+    for (int n = 0; drawn_each(n, &d); n++) {
+        if (!check_case("each: %s", drawn_text(&d)))
+            continue;
+        for (int layout = 0; layout < 5; layout++)
+            for (int end = 0; end < 2; end++) {
+                struct drawn laid = d;
+                laid.f[DRAW_LAYOUT] = layout;
+                laid.f[DRAW_AT_END] = end;
+                laid.f[DRAW_THREADS] = 1 + (n + layout) % MAX_THREADS;
+                drawn_settle(&laid);
+                announce(&laid);
+                run(&laid);
+            }
+    }
+}
+
 /* One case for each kind of problem would say nothing: all that are drawn are one. */
 static void draw_many(int64_t seconds)
 {
@@ -198,8 +219,10 @@ int main(int argc, char **argv)
         if (check_case("%s", check_only()))
             run(&d);
     } else if (row_count && check_only()) {
-        printf("FAIL: --case \"%s\" is not such a text\n", check_only());
+        run_each();
     } else if (row_count) {
+        if (!planted)
+            run_each();
         draw_many(seconds);
     }
     end();

@@ -207,6 +207,28 @@ int drawn_parse(struct drawn *d, const char *text)
     return 1;
 }
 
+int drawn_each(int n, struct drawn *d)
+{
+    const char *const small[] = {"b=2 lq=19 lk=37 kv=2 group=2 d=9 dv=5 lse=1 weights=1",
+                                 "lq=41 lk=41 kv=2 group=3 d=8 dv=16 lse=1 packed=4"};
+    enum { ENOUGH = 17 };
+    for (int base = 0; base < 2; base++)
+        for (int i = DRAW_CAUSAL; i < DRAW_FIELDS; i++)
+            for (int64_t v = fields[i].low; v <= fields[i].high && v < ENOUGH; v++)
+                if (n-- == 0) {
+                    if (!drawn_parse(d, small[base]))
+                        abort();
+                    d->f[i] = v;
+                    if (i == DRAW_MASK_RANK || i == DRAW_MASK_FULL)
+                        d->f[DRAW_MASK] = 2;
+                    if (i == DRAW_MASK || i == DRAW_MASK_FULL)
+                        d->f[DRAW_MASK_RANK] = 4;
+                    drawn_settle(d);
+                    return 1;
+                }
+    return 0;
+}
+
 int drawn_simpler(const struct drawn *d, int n, struct drawn *simpler)
 {
     enum { WAYS = 3 };

@@ -64,6 +64,9 @@ void drawn_settle(struct drawn *d);
 const char *drawn_text(const struct drawn *d);
 /* The fields named in the text, all others plain; 0 when it isn't such a text. */
 int drawn_parse(struct drawn *d, const char *text);
+/* Every value of the options after the shape, each alone, from a small problem on: the n-th, or 0
+ * when there are no more. */
+int drawn_each(int n, struct drawn *d);
 /* The n-th simpler problem, one field nearer to plain; 0 when there are no more. */
 int drawn_simpler(const struct drawn *d, int n, struct drawn *simpler);
 /* The same in the words of `headway check`, as far as it has words for it. */
