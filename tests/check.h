@@ -52,7 +52,8 @@ void check_guard_free(void *memory);
 /* Same bits, a NaN equal to any NaN. Reports the first difference under `what`. */
 void check_bits(const float *got, const float *expected, int64_t count, const char *what);
 /* |got - expected| <= bound[i], written so that NaN against a number fails; NaN against NaN and
- * equal infinities pass. Returns the largest error in units of the bound. */
+ * equal infinities pass; under an infinite bound any two that are not finite do. Returns the largest
+ * error in units of the bound. */
 double check_bound(const float *got, const double *expected, const double *bound, int64_t count,
                    const char *what);
 /* Poison: NaNs with a payload. */

@@ -33,6 +33,8 @@ static void bound_nan_for_nan(void) { bound_of(NAN, NAN, 0.5); }
 static void bound_infinities(void) { bound_of(INFINITY, INFINITY, 0.5); }
 static void bound_opposite(void) { bound_of(INFINITY, -INFINITY, 0.5); }
 static void bound_infinity_for_number(void) { bound_of(INFINITY, 1, INFINITY); }
+static void bound_infinite(void) { bound_of(NAN, INFINITY, INFINITY); }
+static void bound_number_for_infinity(void) { bound_of(1, INFINITY, INFINITY); }
 static void bound_is_nan(void) { bound_of(1.5f, 1, NAN); }
 static void bound_zero_exact(void) { bound_of(1, 1, 0); }
 static void bound_zero(void) { bound_of(1.5f, 1, 0); }
@@ -108,6 +110,8 @@ static const struct probe probes[] = {
     {"equal infinities", bound_infinities, PASS, {NULL}},
     {"opposite infinities", bound_opposite, FAIL, {NULL}},
     {"infinity, infinite bound", bound_infinity_for_number, FAIL, {NULL}},
+    {"NaN for an infinity, infinite bound", bound_infinite, PASS, {NULL}},
+    {"number for an infinity, infinite bound", bound_number_for_infinity, FAIL, {NULL}},
     {"bound NaN", bound_is_nan, FAIL, {NULL}},
     {"bound zero, exact", bound_zero_exact, PASS, {NULL}},
     {"bound zero", bound_zero, FAIL, {NULL}},

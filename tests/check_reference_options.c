@@ -624,6 +624,21 @@ static void check_bounds_hold(void)
               "largest error in bounds %g, largest bound of small scores %g", worst, narrow);
 }
 
+/* An infinite value whose weight f32 may drop: infinity and NaN are both right. */
+static void check_vanishing(void)
+{
+    if (!check_case("E infinite values of small weights"))
+        return;
+    headway_attention_params p = HEADWAY_ATTENTION_PARAMS_INIT;
+    const float k[3] = {0, -80, -90}, v[3] = {1, INFINITY, INFINITY};
+    one_row(&p, 1, k, v, 2);
+    CHECK(out[0] == INFINITY && bound[0] < 1e-3, "e^-80: %g, bound %g", out[0], bound[0]);
+    one_row(&p, 1, k, v, 3);
+    CHECK(out[0] == INFINITY && bound[0] == INFINITY, "e^-90: %g, bound %g", out[0], bound[0]);
+    one_row(&p, 1, k + 2, v + 2, 1);
+    CHECK(out[0] == INFINITY && bound[0] < 1e-3, "alone: %g, bound %g", out[0], bound[0]);
+}
+
 void check_options(void)
 {
     check_softcap();
@@ -639,4 +654,5 @@ void check_options(void)
     check_appended();
     check_bound_terms();
     check_bounds_hold();
+    check_vanishing();
 }

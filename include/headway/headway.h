@@ -237,7 +237,8 @@ HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
  *   |lse - exact| <= e + n * u + 2 * u * |lse|; 0 where the row has no valid key
  *   |weight - exact| <= (expm1(2 * e) + n * u) * weight + 2^-125; of the mean over heads: the heads'
  *                    mean of that, and Hq * u * mean
- *   n = Lk + Lk/64 + 16, with sinks 9 more (weights below 2^-125.5 are 0, hence what has 2^-125);
+ *   n = Lk + Lk/64 + 16, with sinks 9 more (weights below 2^-125.5 of the largest may be 0, hence
+ *   what has 2^-125, and NaN where the value is infinite);
  *   Lk of packed sequences is the sequence's own
  *   e = max over valid j of (c(j) * (D + 4) * u * m(j) + 4 * u * |score(j)|
  *                            + 4 * u * |alibi_slopes[h] * (j - (i + offset[b]))|

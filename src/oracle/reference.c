@@ -244,6 +244,31 @@ static double factor_of(const struct problem *p, const struct row *row)
     return expm1(2 * (row->error + row->shift)) + rounding_of(p, row) * exp(2 * row->shift);
 }
 
+/* Whether Headway's weight of key n may be 0. */
+static int may_vanish(const struct row *row, int64_t n)
+{
+    return row->weight[n] * row->sum * exp(-2 * (row->error + row->shift)) < 0x1p-125;
+}
+
+/* One key's part in out and bound. An infinite value whose weight may vanish gives infinity or NaN:
+ * then the bound is infinite, else such a value has no part in it. */
+static void add_value(const struct problem *p, const struct row *row, int64_t n, double factor,
+                      double *out, double *bound, double *largest)
+{
+    double weight = row->weight[n];
+    const double *v = value_line(p, row, p->value.data, n);
+    const double *dv = value_line(p, row, p->value.error, n);
+    for (int64_t d = 0; d < p->value_size; d++) {
+        double reach = dv ? fabs(v[d]) + dv[d] : fabs(v[d]);
+        out[d] += weight * v[d];
+        if (isinf(v[d]) && !may_vanish(row, n))
+            continue;
+        bound[d] += isinf(v[d]) ? INFINITY : weight * (factor * reach + (dv ? dv[d] : 0));
+        if (reach > largest[d])
+            largest[d] = reach;
+    }
+}
+
 /* out, bound and largest: value_size elements each, the last for this function's own use. */
 static void sum_row(const struct problem *p, const struct row *row, double *out, double *bound,
                     double *largest)
@@ -254,18 +279,8 @@ static void sum_row(const struct problem *p, const struct row *row, double *out,
         return;
     double factor = factor_of(p, row);
     for (int64_t n = 0; n < row->keys; n++) {
-        if (!row->valid[n])
-            continue;
-        double weight = row->weight[n];
-        const double *v = value_line(p, row, p->value.data, n);
-        const double *dv = value_line(p, row, p->value.error, n);
-        for (int64_t d = 0; d < p->value_size; d++) {
-            double reach = dv ? fabs(v[d]) + dv[d] : fabs(v[d]);
-            out[d] += weight * v[d];
-            bound[d] += weight * (factor * reach + (dv ? dv[d] : 0));
-            if (reach > largest[d])
-                largest[d] = reach;
-        }
+        if (row->valid[n])
+            add_value(p, row, n, factor, out, bound, largest);
     }
     for (int64_t d = 0; d < p->value_size; d++) {
         if (!(factor < 0.5))

@@ -7,7 +7,8 @@
 
 /* Where results go: dense arrays, each may be NULL. Rows beyond a query length are 0 (lse: -inf).
  * The bounds say how far an f32 result of Headway may be from the value beside it (headway.h), one
- * for each element. Packed sequences: B is 1, lengths are the packed ones. */
+ * for each element; under an infinite one a value that is not finite stands for any that is not.
+ * Packed sequences: B is 1, lengths are the packed ones. */
 struct headway_reference_out {
     double *out;         /* attention (B, Lq, Hq, Dv), layer (B, Lq, Eo) */
     double *out_bound;   /* same shape */
