@@ -24,6 +24,9 @@ struct fixture {
     headway_mha_config config;
     headway_mha_weights weights;
     headway_tensor wq, wk, wv, wo, bq, bk, bv, bo, fused, fused_bias;
+    headway_rope_config rope;
+    headway_tensor query_norm, key_norm, bias_k, bias_v, cosine, sine;
+    double factors[D / 2];
     const headway_engine *engine;
     const headway_mha_config *config_at;
     const headway_mha_weights *weights_at;
@@ -32,7 +35,8 @@ struct fixture {
 
     const headway_mha *layer;
     headway_attention_params params;
-    headway_tensor query, key, value, out, mask, lse;
+    headway_tensor query, key, value, out, mask, lse, positions, weights_out;
+    int32_t places[B * LK];
     const headway_tensor *query_at, *key_at, *value_at, *out_at;
     int64_t lengths[B];
     float scale;
@@ -47,7 +51,10 @@ struct fixture {
 };
 
 static struct fixture f;
-static headway_mha *good;
+/* Two layers: a plain one; one with rotary embedding for POSITIONS positions, norms, a key and a zero
+ * key appended. */
+static headway_mha *good, *turning;
+enum { POSITIONS = 6 };
 
 static headway_tensor tensor(int offset, int rank, int64_t a, int64_t b, int64_t c)
 {
@@ -84,6 +91,17 @@ static void reset(void)
     f.weights.key_bias = &f.bk;
     f.weights.value_bias = &f.bv;
     f.weights.out_bias = &f.bo;
+    f.rope = (headway_rope_config)HEADWAY_ROPE_CONFIG_INIT;
+    f.rope.style = HEADWAY_ROPE_HALF;
+    f.rope.positions = POSITIONS;
+    f.query_norm = tensor(3000, 1, D, 0, 0);
+    f.key_norm = tensor(3010, 1, D, 0, 0);
+    f.bias_k = tensor(3020, 2, KV_HEADS, D, 0);
+    f.bias_v = tensor(3040, 2, KV_HEADS, DV, 0);
+    f.cosine = tensor(3060, 2, POSITIONS, D / 2, 0);
+    f.sine = tensor(3100, 2, POSITIONS, D / 2, 0);
+    for (int k = 0; k < D / 2; k++)
+        f.factors[k] = 1 + k;
     f.engine = engine;
     f.config_at = &f.config;
     f.weights_at = &f.weights;
@@ -97,6 +115,13 @@ static void reset(void)
     f.out = tensor(2500, 3, B, LQ, EO);
     f.lse = tensor(2700, 3, B, HEADS, LQ);
     f.mask = headway_tensor_dense(f.memory + 2800, HEADWAY_F32, 4, mask);
+    const int64_t weights_shape[4] = {B, HEADS, LQ, LK};
+    f.weights_out = headway_tensor_dense(f.memory + 4000, HEADWAY_F32, 4, weights_shape);
+    f.positions = headway_tensor_dense(f.places, HEADWAY_I32, 2, weights_shape);
+    f.positions.shape[1] = LQ;
+    f.positions.stride[0] = LK;
+    for (int x = 0; x < B * LK; x++)
+        f.places[x] = x % POSITIONS;
     f.params.mask = &f.mask;
     f.params.lse = &f.lse;
     f.query_at = &f.query;
@@ -123,6 +148,36 @@ static void fuse(void)
     f.weights.fused_bias = &f.fused_bias;
     f.config.head_size = D;
     f.config.value_head_size = DV;
+}
+
+/* Everything that a layer may have beside its projections. */
+static void extend(void)
+{
+    f.config.rope = &f.rope;
+    f.config.add_zero_attn = 1;
+    f.weights.query_norm = &f.query_norm;
+    f.weights.key_norm = &f.key_norm;
+    f.weights.bias_k = &f.bias_k;
+    f.weights.bias_v = &f.bias_v;
+}
+
+static void extend_scaled(headway_rope_scaling scaling)
+{
+    extend();
+    f.rope.scaling = scaling;
+    f.rope.factor = 4;
+    f.rope.original_positions = 4;
+    f.rope.low_freq_factor = 1;
+    f.rope.high_freq_factor = 4;
+    f.rope.short_factors = f.rope.long_factors = f.factors;
+}
+
+static void extend_tables(void)
+{
+    extend();
+    f.rope.positions = 0;
+    f.rope.cos = &f.cosine;
+    f.rope.sin = &f.sine;
 }
 
 struct bad {
@@ -217,7 +272,120 @@ BAD(fused_bias_data, fuse(); f.fused_bias.data = NULL)
 BAD(huge, f.wq.shape[1] = INT64_C(1) << 44; f.wq.stride[0] = f.wq.stride[1] = 0)
 BAD(beyond, f.wq.shape[1] = INT64_C(1) << 58; f.wq.stride[0] = f.wq.stride[1] = 0)
 
+BAD(eps_negative, extend(); f.config.norm_eps = -1e-6f)
+BAD(eps_nan, extend(); f.config.norm_eps = NAN)
+BAD(norm_rank, extend(); f.query_norm = tensor(3000, 2, 1, D, 0))
+BAD(norm_length, extend(); f.key_norm.shape[0] = D - 1)
+BAD(norm_f16, extend(); f.key_norm.dtype = HEADWAY_F16)
+BAD(norm_data, extend(); f.query_norm.data = NULL)
+BAD(bias_k_alone, extend(); f.weights.bias_v = NULL)
+BAD(bias_v_alone, extend(); f.weights.bias_k = NULL)
+BAD(bias_k_rank, extend(); f.bias_k = tensor(3020, 1, KV_HEADS *D, 0, 0))
+BAD(bias_k_heads, extend(); f.bias_k = tensor(3020, 2, HEADS, D / 2, 0))
+BAD(bias_v_size, extend(); f.bias_v.shape[1] = D)
+BAD(bias_v_data, extend(); f.bias_v.data = (char *)f.bias_v.data + 1)
+BAD(rope_size, extend(); f.rope.size = 4)
+BAD(rope_style, extend(); f.rope.style = (headway_rope_style)3)
+BAD(rotary_odd, extend(); f.rope.rotary_size = 3)
+BAD(rotary_large, extend(); f.rope.rotary_size = D + 2)
+BAD(rotary_negative, extend(); f.rope.rotary_size = -2)
+BAD(theta_1, extend(); f.rope.theta = 1)
+BAD(theta_nan, extend(); f.rope.theta = NAN)
+BAD(theta_infinite, extend(); f.rope.theta = INFINITY)
+BAD(positions_0, extend(); f.rope.positions = 0)
+BAD(positions_negative, extend(); f.rope.positions = -1)
+BAD(positions_many, extend(); f.rope.positions = INT64_MAX)
+BAD(scaling_unknown, extend_scaled((headway_rope_scaling)6))
+BAD(factor_missing, extend_scaled(HEADWAY_ROPE_LINEAR); f.rope.factor = 0)
+BAD(factor_negative, extend_scaled(HEADWAY_ROPE_DYNAMIC); f.rope.factor = -4)
+BAD(factor_nan, extend_scaled(HEADWAY_ROPE_LLAMA3); f.rope.factor = NAN)
+BAD(factor_infinite, extend_scaled(HEADWAY_ROPE_YARN); f.rope.factor = INFINITY)
+BAD(factor_tiny, extend_scaled(HEADWAY_ROPE_LINEAR); f.rope.factor = 1e-9)
+BAD(original_missing, extend_scaled(HEADWAY_ROPE_DYNAMIC); f.rope.original_positions = 0)
+BAD(original_negative, extend_scaled(HEADWAY_ROPE_YARN); f.rope.original_positions = -4)
+BAD(dynamic_pair, extend_scaled(HEADWAY_ROPE_DYNAMIC); f.rope.rotary_size = 2)
+BAD(llama3_low, extend_scaled(HEADWAY_ROPE_LLAMA3); f.rope.low_freq_factor = 0)
+BAD(llama3_high, extend_scaled(HEADWAY_ROPE_LLAMA3); f.rope.high_freq_factor = 1)
+BAD(beta_nan, extend_scaled(HEADWAY_ROPE_YARN); f.rope.beta_fast = NAN)
+BAD(beta_negative, extend_scaled(HEADWAY_ROPE_YARN); f.rope.beta_slow = -1)
+BAD(betas_swapped, extend_scaled(HEADWAY_ROPE_YARN); f.rope.beta_slow = 64)
+BAD(mscale_negative, extend_scaled(HEADWAY_ROPE_YARN); f.rope.mscale = -1)
+BAD(mscale_all_infinite, extend_scaled(HEADWAY_ROPE_YARN); f.rope.mscale_all_dim = INFINITY)
+BAD(attention_negative, extend_scaled(HEADWAY_ROPE_LONGROPE); f.rope.attention_factor = -1)
+BAD(longrope_short, extend_scaled(HEADWAY_ROPE_LONGROPE); f.rope.short_factors = NULL)
+BAD(longrope_long, extend_scaled(HEADWAY_ROPE_LONGROPE); f.rope.long_factors = NULL)
+BAD(longrope_0, extend_scaled(HEADWAY_ROPE_LONGROPE); f.factors[3] = 0)
+BAD(longrope_factor, extend_scaled(HEADWAY_ROPE_LONGROPE); f.rope.factor = 0)
+BAD(longrope_original, extend_scaled(HEADWAY_ROPE_LONGROPE); f.rope.original_positions = 1)
+BAD(cos_alone, extend_tables(); f.rope.sin = NULL)
+BAD(sin_alone, extend_tables(); f.rope.cos = NULL)
+BAD(tables_theta, extend_tables(); f.rope.theta = 10000)
+BAD(tables_positions, extend_tables(); f.rope.positions = POSITIONS)
+BAD(tables_scaling, extend_tables(); f.rope.scaling = HEADWAY_ROPE_LINEAR)
+BAD(cos_width, extend_tables(); f.cosine.shape[1] = D)
+BAD(sin_positions, extend_tables(); f.sine.shape[0] = POSITIONS - 1)
+BAD(tables_empty, extend_tables(); f.cosine.shape[0] = f.sine.shape[0] = 0)
+BAD(cos_rank, extend_tables(); f.cosine.rank = 1)
+BAD(sin_f16, extend_tables(); f.sine.dtype = HEADWAY_F16)
+BAD(cos_data, extend_tables(); f.cosine.data = NULL)
+
 static const struct bad creates[] = {
+    CASE(eps_negative, ARGUMENT, "norm_eps -1e-06", 0),
+    CASE(eps_nan, ARGUMENT, "norm_eps nan", 0),
+    CASE(norm_rank, ARGUMENT, "query_norm: rank 2", 0),
+    CASE(norm_length, ARGUMENT, "key_norm: extent 7 on axis 0, expected 8", 0),
+    CASE(norm_f16, UNSUPPORTED, "key_norm: dtype F16", 0),
+    CASE(norm_data, ARGUMENT, "query_norm: data is NULL", 0),
+    CASE(bias_k_alone, ARGUMENT, "bias_v: NULL", 0),
+    CASE(bias_v_alone, ARGUMENT, "bias_k: NULL", 0),
+    CASE(bias_k_rank, ARGUMENT, "bias_k: rank 1", 0),
+    CASE(bias_k_heads, ARGUMENT, "bias_k: extent 4 on axis 0, expected 2", 0),
+    CASE(bias_v_size, ARGUMENT, "bias_v: extent 8 on axis 1, expected 6", 0),
+    CASE(bias_v_data, ARGUMENT, "bias_v: data is not aligned", 0),
+    CASE(rope_size, ARGUMENT, "rope: size 4", 0),
+    CASE(rope_style, ARGUMENT, "rope: style 3", 0),
+    CASE(rotary_odd, ARGUMENT, "rope: rotary_size 3", 0),
+    CASE(rotary_large, ARGUMENT, "rope: rotary_size 10", 0),
+    CASE(rotary_negative, ARGUMENT, "rope: rotary_size -2", 0),
+    CASE(theta_1, ARGUMENT, "rope: theta 1,", 0),
+    CASE(theta_nan, ARGUMENT, "rope: theta nan", 0),
+    CASE(theta_infinite, ARGUMENT, "rope: theta inf", 0),
+    CASE(positions_0, ARGUMENT, "rope: 0 positions", 0),
+    CASE(positions_negative, ARGUMENT, "rope: -1 positions", 0),
+    CASE(positions_many, ARGUMENT, "rope: 9223372036854775807 positions", 0),
+    CASE(scaling_unknown, ARGUMENT, "rope: scaling 6", 0),
+    CASE(factor_missing, ARGUMENT, "rope: factor 0,", 0),
+    CASE(factor_negative, ARGUMENT, "rope: factor -4", 0),
+    CASE(factor_nan, ARGUMENT, "rope: factor nan", 0),
+    CASE(factor_infinite, ARGUMENT, "rope: factor inf", 0),
+    CASE(factor_tiny, ARGUMENT, "rope: factor 1e-09", 0),
+    CASE(original_missing, ARGUMENT, "rope: original_positions 0", 0),
+    CASE(original_negative, ARGUMENT, "rope: original_positions -4", 0),
+    CASE(dynamic_pair, ARGUMENT, "rope: rotary_size 2", 0),
+    CASE(llama3_low, ARGUMENT, "rope: low_freq_factor 0", 0),
+    CASE(llama3_high, ARGUMENT, "high_freq_factor 1", 0),
+    CASE(beta_nan, ARGUMENT, "rope: beta_fast nan", 0),
+    CASE(beta_negative, ARGUMENT, "rope: beta_slow -1", 0),
+    CASE(betas_swapped, ARGUMENT, "rope: beta_fast 32 below beta_slow 64", 0),
+    CASE(mscale_negative, ARGUMENT, "rope: mscale -1", 0),
+    CASE(mscale_all_infinite, ARGUMENT, "rope: mscale_all_dim inf", 0),
+    CASE(attention_negative, ARGUMENT, "rope: attention_factor -1", 0),
+    CASE(longrope_short, ARGUMENT, "rope: short_factors: NULL", 0),
+    CASE(longrope_long, ARGUMENT, "rope: long_factors: NULL", 0),
+    CASE(longrope_0, ARGUMENT, "rope: short_factors 0", 0),
+    CASE(longrope_factor, ARGUMENT, "rope: factor 0,", 0),
+    CASE(longrope_original, ARGUMENT, "rope: original_positions 1", 0),
+    CASE(cos_alone, ARGUMENT, "rope sin: NULL", 0),
+    CASE(sin_alone, ARGUMENT, "rope cos: NULL", 0),
+    CASE(tables_theta, ARGUMENT, "rope: theta 10000", 0),
+    CASE(tables_positions, ARGUMENT, "positions 6", 0),
+    CASE(tables_scaling, ARGUMENT, "scaling 1", 0),
+    CASE(cos_width, ARGUMENT, "rope cos: extent 8 on axis 1, expected 4", 0),
+    CASE(sin_positions, ARGUMENT, "rope sin: extent 5 on axis 0, expected 6", 0),
+    CASE(tables_empty, ARGUMENT, "rope: 0 positions", 0),
+    CASE(cos_rank, ARGUMENT, "rope cos: rank 1", 0),
+    CASE(sin_f16, UNSUPPORTED, "rope sin: dtype F16", 0),
+    CASE(cos_data, ARGUMENT, "rope cos: data is NULL", 0),
     CASE(no_engine, ARGUMENT, "", 0),
     CASE(no_config, ARGUMENT, "config: NULL", 0),
     CASE(no_weights, ARGUMENT, "weights: NULL", 0),
@@ -340,6 +508,20 @@ static void check_created(void)
     reset();
     f.wq.stride[0] = f.wq.stride[1] = 0;
     expect_created("a weight of strides 0");
+    for (int scaling = 0; scaling <= HEADWAY_ROPE_LONGROPE; scaling++) {
+        reset();
+        extend_scaled((headway_rope_scaling)scaling);
+        expect_created("a scaling");
+    }
+    reset();
+    extend_tables();
+    f.cosine.stride[1] = f.sine.stride[0] = 0;
+    expect_created("tables of strides 0");
+    reset();
+    extend();
+    f.rope.style = HEADWAY_ROPE_NONE;
+    f.rope.positions = 0;
+    expect_created("a rotary embedding that is none");
     reset();
     f.config.transposed = 1;
     f.wq = tensor(0, 2, E, HEADS * D, 0);
@@ -409,7 +591,44 @@ BAD(workspace_missing, f.workspace_at = NULL)
 BAD(workspace_small, f.given = 64)
 BAD(workspace_odd, f.workspace_at = f.workspace + 8)
 
+BAD(positions_plain, f.params.query_positions = &f.positions)
+BAD(key_positions_plain, f.params.key_positions = &f.positions)
+BAD(positions_rank, f.layer = turning; f.params.query_positions = &f.positions;
+    f.positions.rank = 3)
+BAD(positions_type, f.layer = turning; f.params.query_positions = &f.positions;
+    f.positions.dtype = HEADWAY_F32)
+BAD(positions_length, f.layer = turning; f.params.key_positions = &f.positions)
+BAD(positions_batch, f.layer = turning; f.params.query_positions = &f.positions;
+    f.positions.shape[0] = 3)
+BAD(positions_data, f.layer = turning; f.params.query_positions = &f.positions;
+    f.positions.data = NULL)
+BAD(position_negative, f.layer = turning; f.params.query_positions = &f.positions;
+    f.places[LK + 1] = -1)
+BAD(position_large, f.layer = turning; f.params.key_positions = &f.positions;
+    f.positions.shape[1] = LK; f.places[2] = POSITIONS)
+BAD(position_below, f.layer = turning; f.params.row_offsets = f.lengths; f.lengths[0] = 0;
+    f.lengths[1] = -1)
+BAD(position_beyond, f.layer = turning; f.params.row_offsets = f.lengths; f.lengths[0] = 4;
+    f.lengths[1] = 0)
+BAD(position_overflow, f.layer = turning; f.params.row_offsets = f.lengths;
+    f.lengths[0] = INT64_MAX; f.lengths[1] = 0)
+BAD(weights_short, f.layer = turning; f.params.weights = &f.weights_out)
+
 static const struct bad forwards[] = {
+    CASE(positions_plain, ARGUMENT, "query_positions: given", ALL),
+    CASE(key_positions_plain, ARGUMENT, "key_positions: given", ALL),
+    CASE(positions_rank, ARGUMENT, "query_positions: rank 3", ALL),
+    CASE(positions_type, ARGUMENT, "query_positions: dtype F32", ALL),
+    CASE(positions_length, ARGUMENT, "key_positions: extent 3 on axis 1", ALL),
+    CASE(positions_batch, ARGUMENT, "query_positions: extent 3 on axis 0", ALL),
+    CASE(positions_data, ARGUMENT, "query_positions: data is NULL", CALL),
+    CASE(position_negative, ARGUMENT, "query_positions: position -1 of token 1 in batch 1", CALL),
+    CASE(position_large, ARGUMENT, "key_positions: position 6 of token 2 in batch 0, expected 0..5",
+         CALL),
+    CASE(position_below, ARGUMENT, "query: position -1 of token 0 in batch 1", CALL),
+    CASE(position_beyond, ARGUMENT, "query: position 6 of token 2 in batch 0", CALL),
+    CASE(position_overflow, ARGUMENT, "query: position 9223372036854775807", CALL),
+    CASE(weights_short, ARGUMENT, "weights: extent 5 on axis 3, expected 7", ALL),
     CASE(layer_missing, ARGUMENT, "", ALL),
     CASE(query_missing, ARGUMENT, "query: NULL", ALL),
     CASE(out_missing, ARGUMENT, "out: NULL", CALL),
@@ -520,12 +739,37 @@ static void check_forward_edges(void)
     }
 }
 
+/* Positions of rows beyond the lengths may be anything; explain tells all that a layer does. */
+static void check_turning(void)
+{
+    if (!check_case("mha_forward: positions that don't count; explain names what the layer does"))
+        return;
+    reset();
+    f.layer = turning;
+    f.params.query_positions = &f.positions;
+    f.params.query_lengths = f.lengths;
+    f.lengths[0] = 2;
+    f.lengths[1] = 0;
+    f.places[2] = -5;
+    f.places[LK] = POSITIONS;
+    CHECK(call(CALL) == HEADWAY_OK, "positions beyond the lengths");
+    CHECK(call(EXPLAIN) == HEADWAY_OK &&
+              strstr(f.text, "half pairs, 8 of 8 channels, no scaling") &&
+              strstr(f.text, "6 positions in 192 bytes") && strstr(f.text, "norm of each query") &&
+              strstr(f.text, "norm of each key") && strstr(f.text, "two keys and values appended"),
+          "%s", f.text);
+}
+
 void check_mha_arguments(void)
 {
     reset();
+    extend();
+    f.made_at = &turning;
+    CHECK(create() == HEADWAY_OK, "the layer with all options");
+    reset();
     CHECK(create() == HEADWAY_OK, "the layer that the others use");
     good = f.made;
-    if (!good)
+    if (!good || !turning)
         return;
     for (int n = 0; n < COUNT(creates); n++)
         try_create(&creates[n]);
@@ -533,5 +777,7 @@ void check_mha_arguments(void)
     for (int n = 0; n < COUNT(forwards); n++)
         try_forward(&forwards[n]);
     check_forward_edges();
+    check_turning();
+    headway_mha_destroy(turning);
     headway_mha_destroy(good);
 }

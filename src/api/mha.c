@@ -191,8 +191,8 @@ static void append(const headway_mha *layer, int i, int64_t batch, const struct 
 }
 
 /* Every live token stands within the tables. */
-static headway_status check_places(const headway_mha *layer, const char *name,
-                                   const struct headway_turn_job *job)
+static headway_status check_places(const headway_mha *layer, const char *tokens,
+                                   const char *positions_name, const struct headway_turn_job *job)
 {
     const int64_t positions = layer->rope.positions;
     for (int64_t b = 0; layer->rope.size > 0 && b < job->at->batch; b++) {
@@ -204,8 +204,8 @@ static headway_status check_places(const headway_mha *layer, const char *name,
                 return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT,
                                     "%s: position %lld of token %lld in batch %lld, expected "
                                     "0..%lld, which the layer's rotary tables hold",
-                                    name, (long long)at, (long long)i, (long long)b,
-                                    (long long)positions - 1);
+                                    job->places.data ? positions_name : tokens, (long long)at,
+                                    (long long)i, (long long)b, (long long)positions - 1);
         }
     }
     return HEADWAY_OK;
@@ -226,8 +226,8 @@ static headway_status project_in(const headway_mha *layer, struct forward *f, fl
     const struct headway_turn_job turns[2] = {
         {&in[QUERY], layer->norm[QUERY], layer->norm_eps, &layer->rope, f->places[QUERY]},
         {&in[KEY], layer->norm[KEY], layer->norm_eps, &layer->rope, f->places[KEY]}};
-    HEADWAY_TRY(check_places(layer, "query", &turns[QUERY]));
-    HEADWAY_TRY(check_places(layer, "key", &turns[KEY]));
+    HEADWAY_TRY(check_places(layer, "query", "query_positions", &turns[QUERY]));
+    HEADWAY_TRY(check_places(layer, "key", "key_positions", &turns[KEY]));
 
     headway_linear_run(&f->machine, in, 3);
     headway_turn_run(&f->machine, turns, 2);
