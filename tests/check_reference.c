@@ -596,20 +596,12 @@ static void check_layer_sizes(void)
               "largest bound %g, largest error in bounds %g", widest, worst);
 }
 
-/* Fused, separate, transposed and interleaved storage of one layer. */
-static void check_layer_storage(void)
+enum { HEADS = 3, SIZE = 2, WIDTH = 4, CHANNELS = HEADS * SIZE, ROWS = 3 * CHANNELS };
+
+/* The fused and the output matrix transposed, and the fused one with each head's parts together. */
+static void store(const float *fused, const float *last, float *turned, float *mixed,
+                  float *last_turned)
 {
-    if (!check_case("layer storage"))
-        return;
-    enum { HEADS = 3, SIZE = 2, WIDTH = 4, CHANNELS = HEADS * SIZE, ROWS = 3 * CHANNELS };
-    float fused[ROWS * WIDTH], turned[ROWS * WIDTH], mixed[ROWS * WIDTH], bias[ROWS];
-    float last[WIDTH * CHANNELS], last_turned[WIDTH * CHANNELS], x[2 * 3 * WIDTH];
-    double first[24];
-    uint64_t state = check_seed;
-    check_fill_normal(&state, fused, ROWS * WIDTH, 1);
-    check_fill_normal(&state, bias, ROWS, 1);
-    check_fill_normal(&state, last, WIDTH * CHANNELS, 1);
-    check_fill_normal(&state, x, 24, 1);
     for (int r = 0; r < ROWS; r++) {
         int kind = r / CHANNELS, head = r % CHANNELS / SIZE, d = r % SIZE;
         for (int k = 0; k < WIDTH; k++) {
@@ -621,6 +613,22 @@ static void check_layer_storage(void)
         for (int k = 0; k < CHANNELS; k++)
             last_turned[k * WIDTH + r] = last[r * CHANNELS + k];
     }
+}
+
+/* Fused, separate, transposed and interleaved storage of one layer. */
+static void check_layer_storage(void)
+{
+    if (!check_case("layer storage"))
+        return;
+    float fused[ROWS * WIDTH], turned[ROWS * WIDTH], mixed[ROWS * WIDTH], bias[ROWS];
+    float last[WIDTH * CHANNELS], last_turned[WIDTH * CHANNELS], x[2 * 3 * WIDTH];
+    double first[24];
+    uint64_t state = check_seed;
+    check_fill_normal(&state, fused, ROWS * WIDTH, 1);
+    check_fill_normal(&state, bias, ROWS, 1);
+    check_fill_normal(&state, last, WIDTH * CHANNELS, 1);
+    check_fill_normal(&state, x, 24, 1);
+    store(fused, last, turned, mixed, last_turned);
     headway_tensor input = dense(x, HEADWAY_F32, 3, 2, 3, WIDTH, 1);
     headway_tensor whole = dense(fused, HEADWAY_F32, 2, ROWS, WIDTH, 1, 1);
     headway_tensor whole_bias = dense(bias, HEADWAY_F32, 1, ROWS, 1, 1, 1);
