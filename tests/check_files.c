@@ -196,6 +196,7 @@ int main(int argc, char **argv)
     check_families();
     check_choices();
     check_config();
+    check_models_meaning();
     check_locale();
     nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     return check_end();

@@ -54,6 +54,7 @@ void check_shards(void);
 void check_families(void);
 void check_choices(void);
 void check_config(void);
+void check_models_meaning(void);
 void check_locale(void);
 
 #endif

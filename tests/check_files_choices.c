@@ -116,9 +116,12 @@ static void check_others(void)
 {
     static const char *const t5[] = {"q", "k", "v", "o"};
     struct maker *m = malloc(sizeof *m);
-    check_beside("model.layers.0.self_attn.q_norm.weight", "F32", 1, "q_norm");
-    check_beside("model.layers.0.self_attn.k_norm.weight", "BF16", 1, "k_norm");
-    check_beside("model.layers.0.self_attn.sinks", "F32", 1, "sinks");
+    /* Two elements, which are neither a head's four channels nor one for each of three heads. */
+    check_beside("model.layers.0.self_attn.q_norm.weight", "F32", 1, "q_norm|(2,)|4");
+    check_beside("model.layers.0.self_attn.k_norm.weight", "BF16", 1, "k_norm|(2,)|4");
+    check_beside("model.layers.0.self_attn.sinks", "F32", 1, "sinks|(2,)|3");
+    check_beside("model.layers.0.self_attn.q_norm.bias", "F32", 1, "q_norm.bias");
+    check_beside("model.layers.0.self_attn.q_layernorm.weight", "F32", 1, "q_layernorm");
     check_beside("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 1, "RoPE");
     check_beside("model.layers.0.self_attn.relative_position_bias_table", "F32", 2,
                  "relative position");
@@ -160,7 +163,7 @@ static void check_others(void)
         CHECK(got[0] == 0, "%s", got);
         maker_start(m);
         add_module(m, "", NULL);
-        maker_vector(m, "q_norm.weight", 4);
+        maker_vector(m, "q_norm.weight", 12);
         maker_write(m, "root.safetensors", 0);
         files_check_error(outcome("root.safetensors", NULL, 3), "q_norm|not in this version");
     }
@@ -296,7 +299,7 @@ static void check_models(void)
         {"bert", "1", "encoder.layer.1.attention", 5},
         {"gpt2", "transformer.h.1", "transformer.h.1.attn", 7},
         {"torch-mha", "0", "layers.0.self_attn", 0},
-        {"llama-gqa-rope", "1", NULL, 0},
+        {"llama-gqa-rope", "1", "model.layers.1.self_attn", 4},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         char path[1024];
@@ -310,17 +313,17 @@ static void check_models(void)
         request.path = path;
         request.layer = table[i].layer;
         request.heads = strcmp(table[i].model, "torch-mha") == 0 ? 3 : 0;
-        if (!table[i].name) {
-            CHECK(layer_load(&request, &layer, error) == -1, "was loaded");
-            files_check_error(error, "RoPE|not in this version");
-            continue;
-        }
         CHECK(layer_load(&request, &layer, error) == 0, "%s", error);
         CHECK(strcmp(layer.name, table[i].name) == 0, "%s", layer.name);
         CHECK(table[i].heads == 0 || layer.config.heads == table[i].heads, "%lld heads",
               (long long)layer.config.heads);
-        CHECK(layer.is_decoder == (strcmp(table[i].model, "gpt2") == 0), "is_decoder %d",
+        int rotates = strcmp(table[i].model, "llama-gqa-rope") == 0;
+        CHECK(layer.is_decoder == (rotates || strcmp(table[i].model, "gpt2") == 0), "is_decoder %d",
               layer.is_decoder);
+        CHECK(rotates == (layer.config.rope != NULL), "RoPE");
+        CHECK(!rotates || (layer.rope.theta == 50000 && layer.rope.style == HEADWAY_ROPE_HALF &&
+                           layer.rope.rotary_size == 10),
+              "theta %g, size %lld", layer.rope.theta, (long long)layer.rope.rotary_size);
         layer_free(&layer);
     }
 }
@@ -450,10 +453,6 @@ static void check_scales(void)
         "h.0.attn.attention.", bart,
         "{\"model_type\":\"gpt_neo\",\"num_heads\":3,\"attention_layers\":[\"global\"]}", 3, 1, 1,
         NULL);
-    check_one_config("h.1.attn.attention.", bart,
-                     "{\"model_type\":\"gpt_neo\",\"num_heads\":3,\"attention_layers\":[\"global\","
-                     "\"local\"]}",
-                     0, 0, 0, "sliding window");
     check_one_config("decoder.block.0.layer.1.EncDecAttention.", t5,
                      "{\"model_type\":\"t5\",\"num_heads\":3,\"d_kv\":4,"
                      "\"relative_attention_num_buckets\":32}",
@@ -474,32 +473,60 @@ static void check_refusals(void)
     static const struct {
         const char *fields, *words;
     } table[] = {
-        {"\"rope_theta\":10000.0", "RoPE"},
-        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2.0}", "RoPE|yarn"},
-        {"\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"llama3\"}", "RoPE|llama3"},
-        {"\"rotary_pct\":0.25", "RoPE"},
+        {"\"rope_theta\":10000.0", "RoPE|--rope-style"},
+        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2.0}", "RoPE|rope_scaling"},
+        {"\"rotary_pct\":0.25", "RoPE|rotary_pct"},
         {"\"rotary_dim\":64", "RoPE"},
         {"\"partial_rotary_factor\":0.5", "RoPE"},
-        {"\"model_type\":\"llama\"", "RoPE"},
-        {"\"model_type\":\"gptj\"", "RoPE"},
-        {"\"model_type\":\"gemma2\",\"attn_logit_softcapping\":50.0,\"sliding_window\":4096",
-         "RoPE|softcap|sliding window"},
+        {"\"model_type\":\"falcon\"", "RoPE|falcon"},
+        {"\"model_type\":\"llama4_text\"", "RoPE|chunked"},
+        {"\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"new\",\"factor\":2.0}", "new"},
+        {"\"model_type\":\"qwen2\",\"rope_scaling\":{\"type\":\"default\",\"mrope_section\":[1,2,3]"
+         "}",
+         "MRoPE"},
+        {"\"model_type\":\"pixtral\",\"rope_theta\":1e4", "two dimensions"},
+        {"\"model_type\":\"codegen\"", "order of rows"},
+        {"\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512", "latent attention"},
+        {"\"model_type\":\"llama\",\"sliding_window\":128", "sliding window"},
+        {"\"model_type\":\"qwen3_moe\",\"sliding_window\":128,\"use_sliding_window\":true",
+         "sliding window"},
+        {"\"model_type\":\"gemma3_text\",\"sliding_window\":128,"
+         "\"use_bidirectional_attention\":true",
+         "window to both sides"},
         {"\"position_embedding_type\":\"rotary\"", "RoPE"},
         {"\"position_embedding_type\":\"relative_key_query\"", "relative position bias"},
         {"\"position_embedding_type\":\"alibi\"", "ALiBi"},
         {"\"position_embedding_type\":\"new\"", "position embedding|new"},
         {"\"alibi\":true", "ALiBi"},
-        {"\"model_type\":\"bloom\"", "ALiBi"},
+        {"\"model_type\":\"falcon\",\"alibi\":true", "ALiBi|falcon"},
         {"\"sliding_window\":128", "sliding window"},
-        {"\"sliding_window\":128,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
-         "sliding window"},
+        {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]", "sliding window"},
         {"\"layer_types\":[\"full_attention\",\"linear_attention\"]", "linear_attention"},
-        {"\"attn_logit_softcapping\":30", "softcap"},
         {"\"use_qk_norm\":true", "q_norm"},
         {"\"clip_qkv\":8.0", "clip"},
+        {"\"model_type\":\"mpt\",\"attn_config\":{\"clip_qkv\":6}", "clip"},
         {"\"attention_type\":\"block_sparse\"", "block-sparse"},
-        {"\"model_type\":\"gpt_oss\"", "sinks"},
         {"\"has_relative_attention_bias\":true", "relative position bias"},
+        {"\"model_type\":\"longformer\"", "sliding window"},
+        {"\"model_type\":\"modernbert\",\"global_rope_theta\":1e5,\"local_attention\":128",
+         "RoPE|sliding window"},
+        {"\"model_type\":\"roformer\",\"rotary_value\":true", "RoPE of values"},
+    };
+    static const char *const wrong[][2] = {
+        {"\"model_type\":\"qwen3\"", "q_norm.weight is missing"},
+        {"\"model_type\":\"gpt_oss\"", "sinks is missing"},
+        {"\"model_type\":\"llama\",\"rope_theta\":0", "rope_theta|positive"},
+        {"\"model_type\":\"llama\",\"rope_theta\":\"a\"", "rope_theta|number"},
+        {"\"model_type\":\"llama\",\"rope_scaling\":{\"factor\":2}", "factor|no type"},
+        {"\"model_type\":\"gptj\",\"rotary_dim\":5", "rope-size|5"},
+        {"\"model_type\":\"gptj\",\"rotary_dim\":6", "rope-size|6|4"},
+        {"\"model_type\":\"phi\",\"partial_rotary_factor\":0.25", "rope-size|1"},
+        {"\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"longrope\"}", "short_factor"},
+        {"\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1],"
+         "\"long_factor\":[1,1,1]}",
+         "short_factor|3|2"},
+        {"\"model_type\":\"mistral\",\"sliding_window\":-1", "sliding_window|count"},
+        {"\"attn_logit_softcapping\":-1", "attn_logit_softcapping|negative"},
     };
     static const char *const fine[] = {
         "\"position_embedding_type\":\"absolute\"",
@@ -513,6 +540,10 @@ static void check_refusals(void)
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         snprintf(config, sizeof config, "{\"num_heads\":3,%s}", table[i].fields);
         check_one_config("layers.1.self_attn.", llama, config, 0, 0, 0, table[i].words);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        snprintf(config, sizeof config, "{\"num_heads\":3,%s}", wrong[i][0]);
+        check_one_config("layers.1.self_attn.", llama, config, 0, 0, 0, wrong[i][1]);
     }
     for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) {
         snprintf(config, sizeof config, "{\"num_heads\":3,%s}", fine[i]);

@@ -270,7 +270,30 @@ static void check_torch(void)
         add_linear(m, "", "out_proj", 12, 12, 0);
         maker_write(m, "torch.safetensors", 0);
         request = request_of("torch.safetensors", NULL, 4);
-        refused(&request, "bias_k|not in this version");
+        request.add_zero_attn = 1;
+        if (load(&request, &layer, "torch.nn.MultiheadAttention", "4 4 3 3, 12 12 12, 12") == 0) {
+            const headway_tensor *k = layer.weights.bias_k, *v = layer.weights.bias_v;
+            CHECK(k && v && k->rank == 2 && k->shape[0] == 4 && k->shape[1] == 3, "the shape");
+            for (int i = 0; k && v && i < 12; i++)
+                CHECK(((float *)k->data)[i] == maker_value(m, "bias_k", i) &&
+                          ((float *)v->data)[i] == maker_value(m, "bias_v", i),
+                      "element %d", i);
+            CHECK(layer.config.add_zero_attn == 1, "add_zero_attn");
+            layer_free(&layer);
+        }
+    }
+    if (check_case("family/torch with bias_k alone or of another size")) {
+        for (int i = 0; i < 2; i++) {
+            maker_start(m);
+            maker_matrix(m, "in_proj_weight", 36, 12);
+            maker_add(m, "bias_k", "F32", 3, 1, 1, i ? 13 : 12, 0);
+            if (i)
+                maker_add(m, "bias_v", "F32", 3, 1, 1, 13, 0);
+            add_linear(m, "", "out_proj", 12, 12, 0);
+            maker_write(m, "torch.safetensors", 0);
+            request = request_of("torch.safetensors", NULL, 4);
+            refused(&request, i ? "bias_k|13|12" : "bias_k|bias_v is not|both or none");
+        }
     }
     free(m);
 }

@@ -8,8 +8,8 @@
 
 static const struct model_family families[] = {
     {.type = "llama", .style = HEADWAY_ROPE_HALF},
-    {.type = "mistral", .style = HEADWAY_ROPE_HALF, .windows = WINDOW_ALL},
-    {.type = "ministral", .style = HEADWAY_ROPE_HALF, .windows = WINDOW_ALL},
+    {.type = "mistral", .style = HEADWAY_ROPE_HALF, .windows = WINDOW_ALL, .window = 4096},
+    {.type = "ministral", .style = HEADWAY_ROPE_HALF, .windows = WINDOW_ALL, .window = 4096},
     {.type = "mixtral", .style = HEADWAY_ROPE_HALF, .theta = 1e6, .windows = WINDOW_ALL},
     {.type = "qwen2", .style = HEADWAY_ROPE_HALF, .windows = WINDOW_OPTION},
     {.type = "qwen2_moe", .style = HEADWAY_ROPE_HALF, .windows = WINDOW_UNUSED},
@@ -45,7 +45,7 @@ static const struct model_family families[] = {
     {.type = "phi3", .style = HEADWAY_ROPE_HALF, .windows = WINDOW_ALL},
     {.type = "gpt_neox", .style = HEADWAY_ROPE_HALF, .fraction = 0.25},
     {.type = "gptj", .style = HEADWAY_ROPE_INTERLEAVED},
-    {.type = "cohere", .style = HEADWAY_ROPE_INTERLEAVED},
+    {.type = "cohere", .style = HEADWAY_ROPE_INTERLEAVED, .theta = 5e5},
     {.type = "cohere2",
      .style = HEADWAY_ROPE_INTERLEAVED,
      .windows = WINDOW_PATTERN,
@@ -65,7 +65,8 @@ static const struct model_family families[] = {
      .theta = 150000,
      .windows = WINDOW_EVEN,
      .window = 128},
-    {.type = "helium", .style = HEADWAY_ROPE_INTERLEAVED},
+    {.type = "helium", .style = HEADWAY_ROPE_INTERLEAVED, .theta = 1e5},
+    {.type = "ernie4_5", .style = HEADWAY_ROPE_INTERLEAVED, .theta = 5e5},
     {.type = "smollm3", .style = HEADWAY_ROPE_HALF, .theta = 2e6, .windows = WINDOW_UNUSED},
     {.type = "arcee", .style = HEADWAY_ROPE_HALF},
     {.type = "seed_oss", .style = HEADWAY_ROPE_HALF},
@@ -147,12 +148,13 @@ static const char *told_by(const cJSON *part, const struct model_family *family,
 }
 
 /* Models whose layers do not all rotate. */
-static int layer_rotates(const cJSON *part, const char *module, int sliding, const char *type)
+static int layer_rotates(const cJSON *part, const char *module, const struct model_facts *facts)
 {
+    const char *type = facts->model_type;
     const cJSON *list = json_get(part, "no_rope_layers");
     const cJSON *item = cJSON_GetArrayItem(list, (int)module_index(module));
     if (strcmp(type, "cohere2") == 0) {
-        return sliding;
+        return facts->window > 0;
     }
     if (strcmp(type, "smollm3") == 0 && !item) {
         const cJSON *interval = json_get(part, "no_rope_layer_interval");
@@ -199,15 +201,16 @@ static int read_numbers(const cJSON *values, const cJSON *part, headway_rope_con
         {values, "mscale", &c->mscale},
         {values, "mscale_all_dim", &c->mscale_all_dim},
         {part, "max_position_embeddings", &most},
-        {part, "original_max_position_embeddings", &original},
         {values, "original_max_position_embeddings", &original},
+        /* Where both are there it is the model's. */
+        {part, "original_max_position_embeddings", &original},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (config_number(numbers[i].from, numbers[i].key, numbers[i].to, path, error) < 0) {
             return -1;
         }
     }
-    original = original > 0 ? original : most;
+    original = original > 0 && c->scaling != HEADWAY_ROPE_DYNAMIC ? original : most;
     if (!(original >= 0 && original <= INT32_MAX && most >= 0 && most <= INT32_MAX)) {
         return error_set(error, "%s: max_position_embeddings is not a count", path);
     }
@@ -301,8 +304,7 @@ int config_read_rope(const cJSON *part, const char *module, int sliding, struct 
     const char *field = told_by(part, family, facts->model_type);
     struct rope_facts *rope = &facts->rope;
     headway_rope_config *c = &rope->config;
-    if (!field || module_is_cross(module) ||
-        !layer_rotates(part, module, sliding, facts->model_type)) {
+    if (!field || module_is_cross(module) || !layer_rotates(part, module, facts)) {
         return 0;
     }
     rope->used = 1;
