@@ -662,6 +662,9 @@ static void check_layer_refusals(void)
     l.weights.bias_k = l.weights.bias_v = NULL;
     l.config.add_zero_attn = 1;
     refused_layer(&l, "add_zero_attn");
+    l.config.add_zero_attn = 0;
+    split_batch(&l.input[0]);
+    refused_layer(&l, "batch axes");
     for (int n = 0; n < 14; n++)
         free(l.data[n]);
 }

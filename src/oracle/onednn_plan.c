@@ -443,6 +443,7 @@ static int plan_layer(struct plan *p, const headway_mha_config *config,
                          : weights->query_norm || weights->key_norm ? "norms of query and key"
                          : weights->bias_k || weights->bias_v       ? "bias_k and bias_v"
                          : config->add_zero_attn                    ? "add_zero_attn"
+                         : inputs[0]->rank != 3                     ? "a layer's batch axes but one"
                                                                     : NULL;
     if (beyond)
         return plan_refuse(p, beyond);
