@@ -64,14 +64,14 @@ static void attend_shrunk(struct headway_tile *t)
     t->row->unpack(lines, t->lanes.n, t->whole.sum, t->lanes.width, size, t->whole.total);
     for (int lane = 0; lane < t->lanes.n; lane++)
         for (int64_t d = 0; d < size; d++)
-            if (!isfinite(t->lines_ahead[lane][d]))
-                t->lines_ahead[lane][d] = lines[lane][d] / SHRINK;
+            if (!isfinite(t->out[lane][d]))
+                t->out[lane][d] = lines[lane][d] / SHRINK;
 }
 
 static int unpack(const struct headway_tile *t)
 {
-    return t->row->unpack(t->lines_ahead, t->lanes.n, t->whole.sum, t->lanes.width,
-                          t->p->value_size, t->whole.total);
+    return t->row->unpack(t->out, t->lanes.n, t->whole.sum, t->lanes.width, t->p->value_size,
+                          t->whole.total);
 }
 
 static void attend(struct headway_tile *t)
@@ -83,7 +83,7 @@ static void attend(struct headway_tile *t)
     if (!seen || p->value_size == 0) {
         for (int lane = 0; lane < l->n; lane++)
             for (int64_t d = 0; d < p->value_size; d++)
-                t->lines_ahead[lane][d] = 0.0f;
+                t->out[lane][d] = 0.0f;
     } else if (unpack(t)) {
         t->careful = 1;
         headway_tile_attend(t);
@@ -96,6 +96,18 @@ static void attend(struct headway_tile *t)
         headway_tile_weights(t, seen);
 }
 
+static void place_tile(const struct headway_attend_run *run, int64_t index, struct headway_lanes *l)
+{
+    const int lanes = run->row->lanes;
+    /* Causal tiles are handed out longest first, so that no long one is left for the end. */
+    const int64_t tile = run->problem->causal ? l->tiles - 1 - index : index;
+    l->tile = index;
+    l->start = tile * l->vectors / l->tiles * lanes;
+    const int64_t stop = (tile + 1) * l->vectors / l->tiles * lanes;
+    l->n = (int)(headway_at_most(stop, l->live) - l->start);
+    l->width = (int)(stop - l->start);
+}
+
 /* Where task `task` stands among the query tiles of its batch; 0 when its rows all lie beyond the
  * query length. */
 static int place(const struct headway_attend_run *run, int64_t task, struct headway_lanes *l)
@@ -103,22 +115,18 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
     const struct headway_problem *p = run->problem;
     const struct headway_attend_plan *plan = run->plan;
     const int lanes = run->row->lanes;
-    l->b = task / plan->tiles / plan->units;
-    l->head = task / plan->tiles % plan->units * plan->group;
+    const int64_t unit = task / plan->tiles, tile = task % plan->tiles;
+    l->b = unit / plan->units;
+    l->head = unit % plan->units * plan->group;
     l->group = plan->group;
     l->query_start = p->query_starts ? p->query_starts[l->b] : 0;
     l->key_start = p->key_starts ? p->key_starts[l->b] : 0;
-    const int64_t live = headway_query_length(p, l->b) * l->group;
-    const int64_t vectors = headway_divide_up(live, lanes);
-    l->tile = task % plan->tiles;
-    l->tiles = headway_divide_up(vectors, plan->width / lanes);
-    if (l->tile >= l->tiles)
+    l->live = headway_query_length(p, l->b) * l->group;
+    l->vectors = headway_divide_up(l->live, lanes);
+    l->tiles = headway_divide_up(l->vectors, plan->width / lanes);
+    if (tile >= l->tiles)
         return 0;
-    /* Causal tiles are handed out longest first, so that no long one is left for the end. */
-    const int64_t tile = p->causal ? l->tiles - 1 - l->tile : l->tile;
-    l->start = tile * vectors / l->tiles * lanes;
-    l->n = (int)(headway_at_most((tile + 1) * vectors / l->tiles * lanes, live) - l->start);
-    l->width = (int)headway_divide_up(l->n, lanes) * lanes;
+    place_tile(run, tile, l);
     return 1;
 }
 
@@ -126,9 +134,17 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
 static int place_next(const struct headway_attend_run *run, int64_t task,
                       const struct headway_lanes *l, struct headway_lanes *next)
 {
-    if (run->problem->mean_weights && l->head + 1 < run->problem->heads) {
-        *next = *l;
-        next->head++;
+    const int same_task = run->problem->mean_weights && l->head + 1 < run->problem->heads;
+    if (same_task || l->tile + 1 < l->tiles) {
+        next->b = l->b;
+        next->head = l->head + same_task;
+        next->group = l->group;
+        next->live = l->live;
+        next->vectors = l->vectors;
+        next->tiles = l->tiles;
+        next->query_start = l->query_start;
+        next->key_start = l->key_start;
+        place_tile(run, l->tile + !same_task, next);
         return 1;
     }
     for (int64_t i = 1; i <= run->plan->tiles && task + i < run->plan->tasks; i++)
@@ -137,46 +153,63 @@ static int place_next(const struct headway_attend_run *run, int64_t task,
     return 0;
 }
 
-static void ask_for(struct headway_tile *t, const struct headway_view *view, int64_t b,
-                    int64_t head, int64_t row)
+static void ask_for_mask(const struct headway_problem *p, struct headway_lanes *next,
+                         struct headway_tile *t)
 {
-    t->lines_ahead[t->ahead.count++] =
-        view->data + b * view->batch + head * view->head + row * view->row;
+    const unsigned char *lines[HEADWAY_MAX_WIDTH];
+    headway_mask_ranges(p, next);
+    const int used = headway_mask_lines(p, next, next->first_min, lines);
+    for (int lane = 0; lane < used; lane++)
+        t->lines_ahead[t->ahead.count++] = (float *)(void *)lines[lane];
 }
 
-/* What a tile touches for the first time it would wait for: its outputs, the next tile's queries,
- * and its share of the next head's keys and values. The products ask for them on the way. A head of
- * one block is over before asking for another pays. */
+/* This tile's share of the keys and values of the head after its own. */
+static void ask_for_keys(const struct headway_problem *p, struct headway_tile *t, int most)
+{
+    const struct headway_lanes *l = &t->lanes;
+    int64_t b = l->b, head = l->head / p->group + 1;
+    if (head == p->kv_heads) {
+        head = 0;
+        b++;
+    }
+    if (b == p->batch)
+        return;
+    const int64_t keys = headway_key_length(p, b);
+    const int64_t start = p->key_starts ? p->key_starts[b] : 0;
+    const int64_t from = start + l->tile * keys / l->tiles;
+    const int64_t until = start + (l->tile + 1) * keys / l->tiles;
+    const float *key = p->key.data + b * p->key.batch + head * p->key.head;
+    const float *value = p->value.data + b * p->value.batch + head * p->value.head;
+    for (int64_t j = from; j < until && t->ahead.count + 2 <= most; j++) {
+        t->lines_ahead[t->ahead.count++] = (float *)key + j * p->key.row;
+        t->lines_ahead[t->ahead.count++] = (float *)value + j * p->value.row;
+    }
+}
+
+/* What a tile touches for the first time it would wait for: its outputs, the next tile's queries and
+ * mask, and its share of the next head's keys and values. The products ask for them on the way. A
+ * head of one block is over before asking for another pays. */
 static void look_ahead(const struct headway_attend_run *run, int64_t task, struct headway_tile *t)
 {
     const struct headway_problem *p = run->problem;
-    const struct headway_attend_plan *plan = run->plan;
-    const struct headway_lanes *l = &t->lanes;
     struct headway_ahead *ahead = &t->ahead;
     struct headway_lanes next;
 
-    headway_lane_lines(l, &p->out, t->lines_ahead);
+    headway_lane_lines(&t->lanes, &p->out, t->out);
+    for (int lane = 0; lane < t->lanes.n; lane++)
+        t->lines_ahead[lane] = t->out[lane];
     ahead->lines = t->lines_ahead;
     ahead->at = 0;
-    ahead->count = l->n;
+    ahead->count = t->lanes.n;
     ahead->floats = p->size > p->value_size ? p->size : p->value_size;
-    if (place_next(run, task, l, &next)) {
+    if (place_next(run, task, &t->lanes, &next)) {
         headway_lane_lines(&next, &p->query, t->lines_ahead + ahead->count);
         ahead->count += next.n;
+        if (p->mask.kind != HEADWAY_MASK_NONE && p->mask.key == 1)
+            ask_for_mask(p, &next, t);
     }
-    const int64_t unit = task / plan->tiles + 1;
-    if (p->keys <= HEADWAY_KEY_BLOCK || p->mean_weights || unit >= p->batch * plan->units)
-        return;
-    const int64_t b = unit / plan->units, head = unit % plan->units;
-    const int64_t start = p->key_starts ? p->key_starts[b] : 0;
-    const int64_t keys = headway_key_length(p, b);
-    const int64_t until = (l->tile + 1) * keys / l->tiles;
-    for (int64_t j = l->tile * keys / l->tiles; j < until; j++) {
-        if (ahead->count + 2 > 4 * HEADWAY_MAX_WIDTH)
-            break;
-        ask_for(t, &p->key, b, head, start + j);
-        ask_for(t, &p->value, b, head, start + j);
-    }
+    if (p->keys > HEADWAY_KEY_BLOCK && !p->mean_weights)
+        ask_for_keys(p, t, 4 * HEADWAY_MAX_WIDTH);
 }
 
 static void set_up(const struct headway_attend_run *run, int worker, struct headway_tile *t)

@@ -32,12 +32,17 @@ int64_t headway_row_offset(const struct headway_problem *problem, int64_t b)
     return 0;
 }
 
-/* Offsets may be any int64: sums and differences stop at the ends. */
-static int64_t plus(int64_t a, int64_t b)
+/* No row or key is as far as this from another: what lies further is as good as there. */
+#define FAR (INT64_C(1) << 61)
+
+/* a + b for any offset a and any b, kept within +-FAR. */
+static int64_t place_of(int64_t a, int64_t b)
 {
-    if (b > 0)
-        return a > INT64_MAX - b ? INT64_MAX : a + b;
-    return a < INT64_MIN - b ? INT64_MIN : a + b;
+    if (a > 0 && b > INT64_MAX - a)
+        return FAR;
+    if (a < 0 && b < INT64_MIN - a)
+        return -FAR;
+    return a + b < -FAR ? -FAR : headway_at_most(a + b, FAR);
 }
 
 static int64_t clamp(int64_t x, int64_t most)
@@ -45,31 +50,29 @@ static int64_t clamp(int64_t x, int64_t most)
     return x < 0 ? 0 : x < most ? x : most;
 }
 
-/* The range of one query row: low and high are its first and last allowed key, less the row. */
-static void row_range(const struct headway_problem *p, const struct headway_lanes *l, int64_t row,
-                      int64_t keys, int64_t low, int64_t high, int64_t *first, int64_t *last)
+static void limit_by_interval(const struct headway_problem *p, const struct headway_lanes *l,
+                              int64_t row, int64_t *first, int64_t *last)
 {
-    *first = clamp(plus(low, row), keys);
-    *last = clamp(plus(high, row + 1), keys);
-    if (p->interval.data) {
-        const int32_t *at =
-            p->interval.data + l->b * p->interval.batch + (l->query_start + row) * p->interval.row;
-        const int64_t begin = at[0], end = at[p->interval.end];
-        *first = begin > *first ? begin : *first;
-        *last = headway_at_most(end, *last);
-    }
-    if (*first >= *last)
-        *first = *last = 0;
+    const int32_t *at =
+        p->interval.data + l->b * p->interval.batch + (l->query_start + row) * p->interval.row;
+    const int64_t begin = at[0], end = at[p->interval.end];
+    *first = begin > *first ? begin : *first;
+    *last = headway_at_most(end, *last);
 }
 
-/* The extremes over all live lanes; rows never fall, so without an interval neither do the ends of
- * the ranges that aren't empty. */
-static void find_extremes(struct headway_lanes *l)
+/* The extremes over all live lanes. Rows never fall, so without an interval neither do the ends of
+ * the ranges that aren't empty, and those that are empty stand at either end. */
+static void find_extremes(const struct headway_problem *p, struct headway_lanes *l)
 {
+    const int final = l->n - 1;
     int any = 0;
-    l->first_min = l->last_max = 0;
-    l->first_max = l->first[0];
+    l->first_min = l->first[0];
+    l->last_max = l->last[final];
+    l->first_max = l->first[final];
     l->last_min = l->last[0];
+    if (!p->interval.data && l->last[0] > 0 && l->last[final] > 0)
+        return;
+    l->first_min = l->last_max = 0;
     for (int lane = 0; lane < l->n; lane++) {
         const int64_t first = l->first[lane], last = l->last[lane];
         l->first_max = first > l->first_max ? first : l->first_max;
@@ -88,15 +91,22 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
     const int64_t offset = headway_row_offset(problem, l->b);
     const int64_t left = problem->window_left;
     const int64_t right = problem->causal ? 0 : problem->window_right;
-    const int64_t low = left == INT64_MAX ? INT64_MIN : plus(offset, -left);
-    const int64_t high = right == INT64_MAX ? INT64_MAX : plus(offset, right);
+    /* The first and last allowed key, less the row. */
+    const int64_t low = left == INT64_MAX ? -FAR : place_of(offset, -left);
+    const int64_t high = right == INT64_MAX ? FAR : place_of(offset, right);
 
     int64_t row = l->start / l->group;
     int64_t head = l->start % l->group;
     int64_t first = 0, last = 0;
     for (int lane = 0; lane < l->width; lane++) {
-        if (lane < l->n && (lane == 0 || head == 0))
-            row_range(problem, l, row, keys, low, high, &first, &last);
+        if (lane < l->n && (lane == 0 || head == 0)) {
+            first = clamp(row + low, keys);
+            last = clamp(row + 1 + high, keys);
+            if (problem->interval.data)
+                limit_by_interval(problem, l, row, &first, &last);
+            if (first >= last)
+                first = last = 0;
+        }
         l->first[lane] = first;
         l->last[lane] = last;
         if (++head == l->group) {
@@ -104,7 +114,7 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
             row++;
         }
     }
-    find_extremes(l);
+    find_extremes(problem, l);
 }
 
 static size_t element_size(enum headway_mask_kind kind)
@@ -112,30 +122,28 @@ static size_t element_size(enum headway_mask_kind kind)
     return kind == HEADWAY_MASK_BOOL ? 1 : kind == HEADWAY_MASK_F32 ? 4 : 2;
 }
 
-/* The mask's lines from the block's first key on, in place; one serves the whole tile where lanes
- * don't differ. Returns how many. */
-static int lines_of(const struct headway_problem *p, const struct headway_lanes *l, int64_t start,
-                    const unsigned char **at)
+int headway_mask_lines(const struct headway_problem *problem, const struct headway_lanes *l,
+                       int64_t start, const unsigned char **lines)
 {
-    const struct headway_mask *m = &p->mask;
-    const size_t size = element_size(m->kind);
+    const struct headway_mask *m = &problem->mask;
+    const ptrdiff_t size = (ptrdiff_t)element_size(m->kind);
     const int used = m->row == 0 && (m->head == 0 || l->group == 1) ? 1 : l->n;
     ptrdiff_t offset[HEADWAY_MAX_WIDTH];
     headway_lane_offsets(l, 0, m->batch, m->row, m->head, offset);
     for (int lane = 0; lane < used; lane++)
-        at[lane] =
-            (const unsigned char *)m->data + (offset[lane] + start * m->key) * (ptrdiff_t)size;
+        lines[lane] = (const unsigned char *)m->data + (offset[lane] + start * m->key) * size;
     return used;
 }
 
 /* A mask of a line for every row is read once, so each block waits for it: the next one's is asked
  * for a block ahead. */
-static void prefetch_lines(const unsigned char *const *at, int used, size_t bytes, size_t ahead)
+static void prefetch_lines(const unsigned char *const *at, int used, ptrdiff_t from,
+                           ptrdiff_t until)
 {
     for (int lane = 0; lane < used; lane++)
         if (lane == 0 || at[lane] != at[lane - 1])
-            for (size_t byte = 0; byte < bytes; byte += LINE_FLOATS * sizeof(float))
-                __builtin_prefetch(at[lane] + ahead + byte, 0, 2);
+            for (ptrdiff_t byte = from; byte < until; byte += LINE_FLOATS * sizeof(float))
+                __builtin_prefetch(at[lane] + byte, 0, 2);
 }
 
 static void cut(struct headway_block *block, int low, int high)
@@ -280,10 +288,12 @@ int headway_mask_block(const struct headway_problem *problem, const struct headw
                        struct headway_block *block)
 {
     const unsigned char *at[HEADWAY_MAX_WIDTH];
-    const size_t size = element_size(problem->mask.kind);
-    const int used = lines_of(problem, l, block->start, at);
+    const ptrdiff_t size = (ptrdiff_t)element_size(problem->mask.kind);
+    const int used = headway_mask_lines(problem, l, block->start, at);
+    const int64_t next = block->start / HEADWAY_KEY_BLOCK * HEADWAY_KEY_BLOCK + HEADWAY_KEY_BLOCK;
+    const int64_t end = headway_at_most(next + HEADWAY_KEY_BLOCK, l->last_max);
     if (problem->mask.key == 1 && used > 1)
-        prefetch_lines(at, used, (size_t)block->count * size, HEADWAY_KEY_BLOCK * size);
+        prefetch_lines(at, used, (next - block->start) * size, (end - block->start) * size);
     if (problem->mask.kind == HEADWAY_MASK_BOOL)
         return allow(problem, row, l, room, at, used, block);
     return add(problem, row, l, room, at, used, block);

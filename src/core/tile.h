@@ -9,6 +9,7 @@
  * `head` + (start + l) % group. Rows never fall from lane to lane. */
 struct headway_lanes {
     int64_t b, head, group, start;
+    int64_t live, vectors;            /* of the batch and head: query rows x group */
     int64_t tile, tiles;              /* of the batch and head, in the order of the tasks */
     int64_t query_start, key_start;   /* the packed sequence's first rows; 0 */
     int n;                            /* live lanes */
@@ -46,6 +47,10 @@ struct headway_mask_room {
     float *lines;      /* (width, HEADWAY_KEY_BLOCK), of the mask's type */
 };
 
+/* The mask's lines of the live lanes from key `start` on; one where lanes don't differ. Returns how
+ * many. */
+int headway_mask_lines(const struct headway_problem *problem, const struct headway_lanes *l,
+                       int64_t start, const unsigned char **lines);
 /* Looks at the mask of the block's keys for all lanes: 0 when it excludes all of them, else allowed
  * or bias are set where it changes anything. Keys at both ends that every lane excludes are cut
  * off. Ranges are not looked at. */
@@ -72,7 +77,8 @@ struct headway_tile {
     int32_t first[HEADWAY_MAX_WIDTH], last[HEADWAY_MAX_WIDTH]; /* ranges within a block */
     float slope[HEADWAY_MAX_WIDTH];                            /* with slopes */
     int32_t place[HEADWAY_MAX_WIDTH], distance[HEADWAY_MAX_WIDTH];
-    float *lines_ahead[4 * HEADWAY_MAX_WIDTH]; /* outputs of the live lanes first */
+    float *out[HEADWAY_MAX_WIDTH];
+    float *lines_ahead[4 * HEADWAY_MAX_WIDTH];
     struct headway_ahead ahead;
 };
 
