@@ -118,19 +118,15 @@ INLINE __m256 apply(const struct headway_softmax *s, int v, const unsigned optio
     const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES, column = (ptrdiff_t)v * LANES;
     const int keys = s->keys;
     float *const scores = s->scores + column;
+    const float *const slopes = options & SLOPE ? s->slope + column : NULL;
+    const int32_t *const distances = options & SLOPE ? s->distance + column : NULL;
     const float *const biases = options & BIAS ? s->bias + column : NULL;
+    const int32_t *const first = options & RANGE ? s->first + column : NULL;
+    const int32_t *const last = options & RANGE ? s->last + column : NULL;
     const uint64_t *const allowed = s->allowed;
-    __m256 top = _mm256_loadu_ps(s->row_max + column), slope = excluded;
-    __m256i place = one, first = one, last = one, key = _mm256_setzero_si256();
+    __m256 top = _mm256_loadu_ps(s->row_max + column);
+    __m256i key = _mm256_setzero_si256();
 
-    if (options & SLOPE) {
-        slope = _mm256_loadu_ps(s->slope + column);
-        place = load_ints(s->distance + column);
-    }
-    if (options & RANGE) {
-        first = load_ints(s->first + column);
-        last = load_ints(s->last + column);
-    }
     for (int j = 0; j < keys; j++) {
         float *at = scores + j * w;
         __m256 score = _mm256_loadu_ps(at);
@@ -141,8 +137,8 @@ INLINE __m256 apply(const struct headway_softmax *s, int v, const unsigned optio
             score = _mm256_or_ps(capped, _mm256_and_ps(score, sign));
         }
         if (options & SLOPE) {
-            score = _mm256_fmadd_ps(slope, _mm256_cvtepi32_ps(place), score);
-            place = _mm256_add_epi32(place, one);
+            const __m256i place = _mm256_add_epi32(key, load_ints(distances));
+            score = _mm256_fmadd_ps(_mm256_loadu_ps(slopes), _mm256_cvtepi32_ps(place), score);
         }
         if (options & BIAS) {
             const __m256 bias = _mm256_loadu_ps(biases + j * w);
@@ -152,45 +148,47 @@ INLINE __m256 apply(const struct headway_softmax *s, int v, const unsigned optio
         if (options & ALLOWED)
             score = _mm256_blendv_ps(excluded, score, lanes_of(allowed + j, v));
         if (options & RANGE) {
-            const __m256i inside =
-                _mm256_andnot_si256(_mm256_cmpgt_epi32(first, key), _mm256_cmpgt_epi32(last, key));
+            const __m256i inside = _mm256_andnot_si256(_mm256_cmpgt_epi32(load_ints(first), key),
+                                                       _mm256_cmpgt_epi32(load_ints(last), key));
             score = _mm256_blendv_ps(excluded, score, _mm256_castsi256_ps(inside));
-            key = _mm256_add_epi32(key, one);
         }
+        key = _mm256_add_epi32(key, one);
         _mm256_storeu_ps(at, score);
         top = MAX(score, top);
     }
     return top;
 }
 
-/* One loop for each option that usually comes alone, one for all others. */
-static void apply_options(const struct headway_softmax *s, unsigned options, float *top_out)
+/* One loop for each option that usually comes alone, one for all others; a softcap has enough to do
+ * to be better off by itself. */
+static __attribute__((noinline)) void apply_options(const struct headway_softmax *s, int v,
+                                                    unsigned options)
 {
-    for (int v = 0; v < s->vectors; v++) {
-        __m256 top;
-        switch (options) {
-        case CAP:
-            top = apply(s, v, CAP);
-            break;
-        case BIAS:
-            top = apply(s, v, BIAS);
-            break;
-        case ALLOWED:
-            top = apply(s, v, ALLOWED);
-            break;
-        case RANGE:
-            top = apply(s, v, RANGE);
-            break;
-        default:
-            top = apply(s, v, options);
-            break;
-        }
-        _mm256_storeu_ps(top_out + v * LANES, top);
+    __m256 top = _mm256_loadu_ps(s->row_max + v * LANES);
+
+    if (options & CAP)
+        top = apply(s, v, CAP);
+    switch (options & ~CAP) {
+    case 0:
+        break;
+    case BIAS:
+        top = apply(s, v, BIAS);
+        break;
+    case ALLOWED:
+        top = apply(s, v, ALLOWED);
+        break;
+    case RANGE:
+        top = apply(s, v, RANGE);
+        break;
+    default:
+        top = apply(s, v, options & ~CAP);
+        break;
     }
+    _mm256_storeu_ps(s->rescale + v * LANES, top);
 }
 
 /* First pass where nothing but the scores is given. Vectors is a constant where this is inlined. */
-INLINE void find_maximum(const struct headway_softmax *s, const int vectors, float *top_out)
+INLINE void find_maximum(const struct headway_softmax *s, const int vectors)
 {
     const float *scores = s->scores;
     __m256 top[MAX_VECTORS];
@@ -204,23 +202,25 @@ INLINE void find_maximum(const struct headway_softmax *s, const int vectors, flo
         top[v] = MAX(_mm256_loadu_ps(scores + v * LANES), top[v]);
     UNROLL
     for (int v = 0; v < vectors; v++)
-        _mm256_storeu_ps(top_out + v * LANES, top[v]);
+        _mm256_storeu_ps(s->rescale + v * LANES, top[v]);
 }
 
-static void first_pass(const struct headway_softmax *s, float *top)
+/* Leaves the maxima in s->rescale. */
+static void first_pass(const struct headway_softmax *s)
 {
     const unsigned options = (s->cap > 0 ? CAP : 0) | (s->slope ? SLOPE : 0) |
                              (s->bias ? BIAS : 0) | (s->allowed ? ALLOWED : 0) |
                              (s->first ? RANGE : 0);
 
     if (options)
-        apply_options(s, options, top);
+        for (int v = 0; v < s->vectors; v++)
+            apply_options(s, v, options);
     else if (s->vectors == 3)
-        find_maximum(s, 3, top);
+        find_maximum(s, 3);
     else if (s->vectors == 2)
-        find_maximum(s, 2, top);
+        find_maximum(s, 2);
     else
-        find_maximum(s, 1, top);
+        find_maximum(s, 1);
 }
 
 /* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum
@@ -255,11 +255,10 @@ INLINE __m256 weigh(float *scores, int keys, ptrdiff_t w, __m256 ref, __m256 row
 void headway_softmax_avx2(const struct headway_softmax *s)
 {
     const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES;
-    float tops[MAX_VECTORS * LANES];
 
-    first_pass(s, tops);
+    first_pass(s);
     for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
-        const __m256 top = _mm256_loadu_ps(tops + lane);
+        const __m256 top = _mm256_loadu_ps(s->rescale + lane);
         const __m256 ref = reference(top);
         const __m256 rescale = exp_one(_mm256_sub_ps(_mm256_loadu_ps(s->row_max + lane), ref));
         const __m256 row_sum = _mm256_mul_ps(_mm256_loadu_ps(s->row_sum + lane), rescale);

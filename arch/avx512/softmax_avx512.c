@@ -80,19 +80,15 @@ INLINE __m512 apply(const struct headway_softmax *s, int v, const unsigned optio
     const ptrdiff_t width = (ptrdiff_t)s->vectors * LANES, column = (ptrdiff_t)v * LANES;
     const int keys = s->keys;
     float *const scores = s->scores + column;
+    const float *const slopes = options & SLOPE ? s->slope + column : NULL;
+    const int32_t *const distances = options & SLOPE ? s->distance + column : NULL;
     const float *const biases = options & BIAS ? s->bias + column : NULL;
+    const int32_t *const first = options & RANGE ? s->first + column : NULL;
+    const int32_t *const last = options & RANGE ? s->last + column : NULL;
     const uint64_t *const allowed = s->allowed;
-    __m512 top = _mm512_loadu_ps(s->row_max + column), slope = minus_inf;
-    __m512i place = one, first = one, last = one, key = _mm512_setzero_si512();
+    __m512 top = _mm512_loadu_ps(s->row_max + column);
+    __m512i key = _mm512_setzero_si512();
 
-    if (options & SLOPE) {
-        slope = _mm512_loadu_ps(s->slope + column);
-        place = _mm512_loadu_si512(s->distance + column);
-    }
-    if (options & RANGE) {
-        first = _mm512_loadu_si512(s->first + column);
-        last = _mm512_loadu_si512(s->last + column);
-    }
     for (int j = 0; j < keys; j++) {
         float *at = scores + j * width;
         __m512 score = _mm512_loadu_ps(at);
@@ -102,8 +98,8 @@ INLINE __m512 apply(const struct headway_softmax *s, int v, const unsigned optio
             score = _mm512_or_ps(capped, _mm512_and_ps(score, sign));
         }
         if (options & SLOPE) {
-            score = _mm512_fmadd_ps(slope, _mm512_cvtepi32_ps(place), score);
-            place = _mm512_add_epi32(place, one);
+            const __m512i place = _mm512_add_epi32(key, _mm512_loadu_si512(distances));
+            score = _mm512_fmadd_ps(_mm512_loadu_ps(slopes), _mm512_cvtepi32_ps(place), score);
         }
         if (options & BIAS) {
             const __m512 bias = _mm512_loadu_ps(biases + j * width);
@@ -114,23 +110,29 @@ INLINE __m512 apply(const struct headway_softmax *s, int v, const unsigned optio
         if (options & ALLOWED)
             score = _mm512_mask_blend_ps((__mmask16)(allowed[j] >> column), minus_inf, score);
         if (options & RANGE) {
-            __mmask16 in = _mm512_cmple_epi32_mask(first, key);
-            in = _mm512_mask_cmpgt_epi32_mask(in, last, key);
+            __mmask16 in = _mm512_cmple_epi32_mask(_mm512_loadu_si512(first), key);
+            in = _mm512_mask_cmpgt_epi32_mask(in, _mm512_loadu_si512(last), key);
             score = _mm512_mask_blend_ps(in, minus_inf, score);
-            key = _mm512_add_epi32(key, one);
         }
+        key = _mm512_add_epi32(key, one);
         _mm512_storeu_ps(at, score);
         top = _mm512_max_ps(score, top);
     }
     return top;
 }
 
-/* One loop for each option that usually comes alone, one for all others. */
-static __m512 apply_options(const struct headway_softmax *s, int v, unsigned options)
+/* One loop for each option that usually comes alone, one for all others; a softcap has enough to do
+ * to be better off by itself. */
+static __attribute__((noinline)) __m512 apply_options(const struct headway_softmax *s, int v,
+                                                      unsigned options)
 {
-    switch (options) {
-    case CAP:
-        return apply(s, v, CAP);
+    __m512 top = _mm512_setzero_ps();
+
+    if (options & CAP)
+        top = apply(s, v, CAP);
+    switch (options & ~CAP) {
+    case 0:
+        return top;
     case BIAS:
         return apply(s, v, BIAS);
     case ALLOWED:
@@ -138,7 +140,7 @@ static __m512 apply_options(const struct headway_softmax *s, int v, unsigned opt
     case RANGE:
         return apply(s, v, RANGE);
     default:
-        return apply(s, v, options);
+        return apply(s, v, options & ~CAP);
     }
 }
 

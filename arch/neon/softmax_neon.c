@@ -152,34 +152,36 @@ INLINE float32x4_t apply(const struct headway_softmax *s, int v, const unsigned 
     return top;
 }
 
-/* One loop for each option that usually comes alone, one for all others. */
-static void apply_options(const struct headway_softmax *s, unsigned options, float *top_out)
+/* One loop for each option that usually comes alone, one for all others; a softcap has enough to do
+ * to be better off by itself. */
+static __attribute__((noinline)) void apply_options(const struct headway_softmax *s, int v,
+                                                    unsigned options)
 {
-    for (int v = 0; v < s->vectors; v++) {
-        float32x4_t top;
-        switch (options) {
-        case CAP:
-            top = apply(s, v, CAP);
-            break;
-        case BIAS:
-            top = apply(s, v, BIAS);
-            break;
-        case ALLOWED:
-            top = apply(s, v, ALLOWED);
-            break;
-        case RANGE:
-            top = apply(s, v, RANGE);
-            break;
-        default:
-            top = apply(s, v, options);
-            break;
-        }
-        vst1q_f32(top_out + v * LANES, top);
+    float32x4_t top = vld1q_f32(s->row_max + v * LANES);
+
+    if (options & CAP)
+        top = apply(s, v, CAP);
+    switch (options & ~CAP) {
+    case 0:
+        break;
+    case BIAS:
+        top = apply(s, v, BIAS);
+        break;
+    case ALLOWED:
+        top = apply(s, v, ALLOWED);
+        break;
+    case RANGE:
+        top = apply(s, v, RANGE);
+        break;
+    default:
+        top = apply(s, v, options & ~CAP);
+        break;
     }
+    vst1q_f32(s->rescale + v * LANES, top);
 }
 
 /* First pass where nothing but the scores is given. Vectors is a constant where this is inlined. */
-INLINE void find_maximum(const struct headway_softmax *s, const int vectors, float *top_out)
+INLINE void find_maximum(const struct headway_softmax *s, const int vectors)
 {
     const float *scores = s->scores;
     float32x4_t top[MAX_VECTORS];
@@ -193,25 +195,27 @@ INLINE void find_maximum(const struct headway_softmax *s, const int vectors, flo
         top[v] = greater(vld1q_f32(scores + v * LANES), top[v]);
     UNROLL
     for (int v = 0; v < vectors; v++)
-        vst1q_f32(top_out + v * LANES, top[v]);
+        vst1q_f32(s->rescale + v * LANES, top[v]);
 }
 
-static void first_pass(const struct headway_softmax *s, float *top)
+/* Leaves the maxima in s->rescale. */
+static void first_pass(const struct headway_softmax *s)
 {
     const unsigned options = (s->cap > 0 ? CAP : 0) | (s->slope ? SLOPE : 0) |
                              (s->bias ? BIAS : 0) | (s->allowed ? ALLOWED : 0) |
                              (s->first ? RANGE : 0);
 
     if (options)
-        apply_options(s, options, top);
+        for (int v = 0; v < s->vectors; v++)
+            apply_options(s, v, options);
     else if (s->vectors == 4)
-        find_maximum(s, 4, top);
+        find_maximum(s, 4);
     else if (s->vectors == 3)
-        find_maximum(s, 3, top);
+        find_maximum(s, 3);
     else if (s->vectors == 2)
-        find_maximum(s, 2, top);
+        find_maximum(s, 2);
     else
-        find_maximum(s, 1, top);
+        find_maximum(s, 1);
 }
 
 /* Turns the scores of n keys, n a constant, into weights in one vector's lanes; returns row_sum
@@ -247,11 +251,10 @@ INLINE float32x4_t weigh(float *scores, int keys, ptrdiff_t w, float32x4_t ref, 
 void headway_softmax_neon(const struct headway_softmax *s)
 {
     const ptrdiff_t w = (ptrdiff_t)s->vectors * LANES;
-    float tops[MAX_VECTORS * LANES];
 
-    first_pass(s, tops);
+    first_pass(s);
     for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
-        const float32x4_t top = vld1q_f32(tops + lane);
+        const float32x4_t top = vld1q_f32(s->rescale + lane);
         const float32x4_t ref = reference(top);
         const float32x4_t rescale = exp_one(vsubq_f32(vld1q_f32(s->row_max + lane), ref));
         const float32x4_t row_sum = vmulq_f32(vld1q_f32(s->row_sum + lane), rescale);
