@@ -82,6 +82,61 @@ void cli_write(const char *name, enum array_type type, int rank, const int64_t *
     array_free(&array);
 }
 
+float *cli_read(const char *name, struct array *array)
+{
+    char error[ERROR_SIZE];
+    memset(array, 0, sizeof *array);
+    if (npy_read(folder_path(name), array, error)) {
+        CHECK(0, "%s: %s", name, error);
+        return NULL;
+    }
+    return array->data;
+}
+
+void cli_equal(const char *first, const char *second)
+{
+    char words[2048];
+    if (!check_case("cli/equal/%s = %s", first, second))
+        return;
+    snprintf(words, sizeof words, "%s --output a.npy", first);
+    cli_done(words);
+    snprintf(words, sizeof words, "%s --output b.npy", second);
+    cli_done(words);
+    cli_same("a.npy", "b.npy");
+}
+
+void cli_weights(const char *name, const struct cli_tensor *tensors)
+{
+    static char bytes[1 << 16];
+    size_t header = 8, data = 0;
+    const size_t room = 4096;
+    memset(bytes, ' ', sizeof bytes);
+    for (int i = 0; tensors[i].name; i++) {
+        const struct cli_tensor *t = &tensors[i];
+        int64_t count = 1;
+        char shape[64] = "";
+        for (int axis = 0; axis < t->rank; axis++) {
+            size_t used = strlen(shape);
+            snprintf(shape + used, sizeof shape - used, "%s%lld", axis ? "," : "",
+                     (long long)t->shape[axis]);
+            count *= t->shape[axis];
+        }
+        size_t size = (size_t)count * sizeof(float);
+        header += (size_t)snprintf(bytes + header, room - header,
+                                   "%c\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],"
+                                   "\"data_offsets\":[%zu,%zu]}",
+                                   i ? ',' : '{', t->name, shape, data, data + size);
+        memcpy(bytes + room + data, t->values, size);
+        data += size;
+    }
+    bytes[header++] = '}';
+    if (header < room)
+        bytes[header] = ' ';
+    uint64_t length = room - 8;
+    memcpy(bytes, &length, sizeof length);
+    file_write(folder_path(name), bytes, room + data);
+}
+
 void cli_inputs(void)
 {
     static const int64_t shapes[3][4] = {{2, 5, 4, 8}, {2, 7, 2, 8}, {2, 7, 2, 6}};
@@ -122,6 +177,8 @@ int main(int argc, char **argv)
     check_cli_files();
     check_cli_meaning();
     check_cli_checks();
+    check_cli_options();
+    check_cli_layers();
     folder_remove();
     return check_end();
 }

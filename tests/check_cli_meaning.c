@@ -7,30 +7,6 @@
 #include "check.h"
 #include "check_cli_parts.h"
 
-static float *read_floats(const char *name, struct array *array)
-{
-    char error[ERROR_SIZE];
-    memset(array, 0, sizeof *array);
-    if (npy_read(folder_path(name), array, error)) {
-        CHECK(0, "%s: %s", name, error);
-        return NULL;
-    }
-    return array->data;
-}
-
-/* Both say the same. */
-static void equal(const char *first, const char *second)
-{
-    char words[1024];
-    if (!check_case("cli/equal/%s = %s", first, second))
-        return;
-    snprintf(words, sizeof words, "%s --output a.npy", first);
-    cli_done(words);
-    snprintf(words, sizeof words, "%s --output b.npy", second);
-    cli_done(words);
-    cli_same("a.npy", "b.npy");
-}
-
 static void write_masks(void)
 {
     double bits[35], added[35], offsets[2] = {2, 2}, full[2] = {5, 5}, keys[2] = {7, 7};
@@ -60,22 +36,22 @@ static void write_masks(void)
 
 static void same_meaning(void)
 {
-    equal(ATTEND, ATTEND "--causal none --layout blhd --heads 4 --kv-heads 2 --dtype f32");
-    equal(ATTEND, ATTEND "--query-lengths five.npy --key-lengths seven.npy --threads 2");
-    equal(ATTEND, ATTEND "--scale 0.35355338454246521");
-    equal(ATTEND "--scale 0.5", ATTEND "--scale 2 --scale=5e-1");
-    equal(ATTEND "--causal bottom-right", ATTEND "--causal 2");
-    equal(ATTEND "--causal two.npy", ATTEND "--causal=+2 --isa scalar");
-    equal(ATTEND "--causal top-left", ATTEND "--causal 0");
-    equal(ATTEND "--causal 9223372036854775807", ATTEND);
-    equal(ATTEND "--mask mb.npy", ATTEND "--mask mu.npy");
-    equal(ATTEND "--mask mb.npy", ATTEND "--mask mi.npy");
-    equal(ATTEND "--mask mb.npy", ATTEND "--mask mb4.npy");
-    equal(ATTEND "--mask mb.npy", ATTEND "--mask mf.npy");
-    equal(ATTEND "--mask mb.npy", ATTEND "--mask mh.npy");
-    equal(ATTEND "--mask mb.npy", ATTEND "--mask md.npy");
-    equal(ATTEND "--mask mfar.npy", ATTEND "--mask mmax.npy");
-    equal(ATTEND, "attend --value v.npy --key k.npy --query q.npy");
+    cli_equal(ATTEND, ATTEND "--causal none --layout blhd --heads 4 --kv-heads 2 --dtype f32");
+    cli_equal(ATTEND, ATTEND "--query-lengths five.npy --key-lengths seven.npy --threads 2");
+    cli_equal(ATTEND, ATTEND "--scale 0.35355338454246521");
+    cli_equal(ATTEND "--scale 0.5", ATTEND "--scale 2 --scale=5e-1");
+    cli_equal(ATTEND "--causal bottom-right", ATTEND "--causal 2");
+    cli_equal(ATTEND "--causal two.npy", ATTEND "--causal=+2 --isa scalar");
+    cli_equal(ATTEND "--causal top-left", ATTEND "--causal 0");
+    cli_equal(ATTEND "--causal 9223372036854775807", ATTEND);
+    cli_equal(ATTEND "--mask mb.npy", ATTEND "--mask mu.npy");
+    cli_equal(ATTEND "--mask mb.npy", ATTEND "--mask mi.npy");
+    cli_equal(ATTEND "--mask mb.npy", ATTEND "--mask mb4.npy");
+    cli_equal(ATTEND "--mask mb.npy", ATTEND "--mask mf.npy");
+    cli_equal(ATTEND "--mask mb.npy", ATTEND "--mask mh.npy");
+    cli_equal(ATTEND "--mask mb.npy", ATTEND "--mask md.npy");
+    cli_equal(ATTEND "--mask mfar.npy", ATTEND "--mask mmax.npy");
+    cli_equal(ATTEND, "attend --value v.npy --key k.npy --query q.npy");
 }
 
 /* The output has the query's type and rank. */
@@ -97,7 +73,7 @@ static void types(void)
     };
     cli_done(ATTEND "--output a.npy");
     struct array expected, got;
-    float *truth = read_floats("a.npy", &expected);
+    float *truth = cli_read("a.npy", &expected);
     for (size_t i = 0; truth && i < sizeof table / sizeof *table; i++) {
         char words[256], error[ERROR_SIZE];
         struct array floats = {0};
@@ -105,7 +81,7 @@ static void types(void)
             continue;
         snprintf(words, sizeof words, "%s --output b.npy", table[i].words);
         cli_done(words);
-        if (!read_floats("b.npy", &got))
+        if (!cli_read("b.npy", &got))
             continue;
         CHECK(got.type == table[i].type && got.rank == table[i].rank, "%s, rank %d",
               array_type_name(got.type), got.rank);
@@ -125,7 +101,7 @@ static void types(void)
 static void transpose(const char *from, const char *to)
 {
     struct array array;
-    float *values = read_floats(from, &array);
+    float *values = cli_read(from, &array);
     if (!values)
         return;
     int64_t *s = array.shape, shape[4] = {s[0], s[2], s[1], s[3]};
@@ -161,7 +137,7 @@ static void lengths(void)
     cli_write("ql.npy", ARRAY_I64, 1, (int64_t[]){2}, (double[]){3, 5});
     cli_write("kl.npy", ARRAY_I32, 1, (int64_t[]){2}, (double[]){7, 0});
     cli_done(ATTEND "--output a.npy --lse l.npy --query-lengths ql.npy --key-lengths kl.npy");
-    float *o = read_floats("a.npy", &out), *l = read_floats("l.npy", &lse);
+    float *o = cli_read("a.npy", &out), *l = cli_read("l.npy", &lse);
     if (!o || !l)
         return;
     CHECK(lse.rank == 3 && lse.shape[0] == 2 && lse.shape[1] == 4 && lse.shape[2] == 5,
@@ -222,12 +198,12 @@ static void empty_shapes(void)
     cli_write("k0.npy", ARRAY_F32, 4, (int64_t[]){2, 0, 2, 8}, none);
     cli_write("q0.npy", ARRAY_F32, 4, (int64_t[]){2, 0, 4, 8}, none);
     cli_done("attend --query q.npy --key k0.npy --value k0.npy --output a.npy");
-    float *o = read_floats("a.npy", &out);
+    float *o = cli_read("a.npy", &out);
     for (int64_t i = 0; o && i < 2 * 5 * 4 * 8; i++)
         CHECK(o[i] == 0, "element %lld is %g", (long long)i, o[i]);
     array_free(&out);
     cli_done("attend --query q0.npy --key k.npy --value v.npy --output a.npy");
-    CHECK(read_floats("a.npy", &out) && out.shape[1] == 0 && out.shape[3] == 6, "the empty output");
+    CHECK(cli_read("a.npy", &out) && out.shape[1] == 0 && out.shape[3] == 6, "the empty output");
     array_free(&out);
 }
 
