@@ -560,7 +560,7 @@ static struct drawn draw(const char *name, int64_t n, void (*fit)(struct drawn *
     uint64_t seed = check_seed;
     for (const char *c = name; *c; c++)
         seed = seed * 31 + (unsigned char)*c;
-    struct drawn d = drawn_draw(seed * 1000 + (uint64_t)n, 2e5);
+    struct drawn d = drawn_draw(seed * 1000 + (uint64_t)n, 2e5, 0);
     if (fit)
         fit(&d);
     drawn_settle(&d);

@@ -192,7 +192,8 @@ static void draw_many(int64_t seconds)
     while (failures < ENOUGH_FAILURES && time(NULL) - begun < seconds) {
         const char *text;
         const struct drawn d =
-            drawn_draw(check_seed * 1000003 + (uint64_t)count, count % 32 == 31 ? 2e7 : 1.5e6);
+            drawn_draw(check_seed * 1000003 + (uint64_t)count, count % 32 == 31 ? 2e7 : 1.5e6,
+                       !planted && count % 4 == 1);
         count++;
         if (fails(&d, &text)) {
             report(&d, text);

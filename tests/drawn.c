@@ -45,6 +45,21 @@ static const struct {
     [DRAW_LEADING] = {"leading", 0, 0, 3},
     [DRAW_THREADS] = {"threads", 1, 1, 4},
     [DRAW_AT_END] = {"end", 0, 0, 1},
+    [DRAW_LAYER] = {"layer", 0, 0, 1},
+    [DRAW_WIDTH] = {"e", 1, 1, 4096},
+    [DRAW_KEY_WIDTH] = {"ek", 1, 1, 4096},
+    [DRAW_VALUE_WIDTH] = {"ev", 1, 1, 4096},
+    [DRAW_OUT_WIDTH] = {"eo", 1, 1, 4096},
+    [DRAW_SELF] = {"self", 0, 0, 2},
+    [DRAW_STORAGE] = {"storage", 0, 0, 2},
+    [DRAW_BIASES] = {"biases", 0, 0, 15},
+    [DRAW_ROPE] = {"rope", 0, 0, 2},
+    [DRAW_ROPE_SIZE] = {"pairs", 0, 0, 2048},
+    [DRAW_SCALING] = {"scaling", 0, 0, 6},
+    [DRAW_NORM] = {"norm", 0, 0, 1},
+    [DRAW_MORE] = {"more", 0, 0, 1},
+    [DRAW_ZERO] = {"zero", 0, 0, 1},
+    [DRAW_POSITIONS] = {"positions", 0, 0, 3},
 };
 
 struct drawn drawn_plain(uint64_t seed)
@@ -55,9 +70,46 @@ struct drawn drawn_plain(uint64_t seed)
     return d;
 }
 
+static void settle_layer(int64_t *f)
+{
+    if (!f[DRAW_LAYER]) {
+        for (int i = DRAW_WIDTH; i < DRAW_FIELDS; i++)
+            f[i] = fields[i].plain;
+        return;
+    }
+    if (f[DRAW_STORAGE] == 2)
+        f[DRAW_VALUE_WIDTH] = f[DRAW_KEY_WIDTH] = f[DRAW_WIDTH];
+    if (f[DRAW_SELF] == 2) {
+        f[DRAW_KEYS] = f[DRAW_QUERIES];
+        f[DRAW_KEY_WIDTH] = f[DRAW_WIDTH];
+        f[DRAW_KEY_STARTS] = 0;
+    }
+    if (f[DRAW_SELF])
+        f[DRAW_VALUE_WIDTH] = f[DRAW_KEY_WIDTH];
+    f[DRAW_SHARED] = 0;
+    f[DRAW_LAYOUT] = f[DRAW_LAYOUT] == 2 || f[DRAW_LAYOUT] == 1 ? 0 : f[DRAW_LAYOUT];
+    f[DRAW_VALUES] = f[DRAW_VALUES] == 3 || f[DRAW_VALUES] == 4 ? f[DRAW_VALUES] : 0;
+    if (f[DRAW_VALUE_SIZE] == 0)
+        f[DRAW_VALUE_SIZE] = 1;
+    if (f[DRAW_SIZE] < 2)
+        f[DRAW_ROPE] = 0;
+    if (!f[DRAW_ROPE]) {
+        f[DRAW_ROPE_SIZE] = f[DRAW_SCALING] = f[DRAW_POSITIONS] = 0;
+        return;
+    }
+    if (f[DRAW_ROPE_SIZE] > f[DRAW_SIZE] / 2 || (!f[DRAW_ROPE_SIZE] && f[DRAW_SIZE] % 2))
+        f[DRAW_ROPE_SIZE] = f[DRAW_SIZE] / 2;
+    if (f[DRAW_SCALING] == HEADWAY_ROPE_DYNAMIC && (f[DRAW_ROPE_SIZE] == 1 || f[DRAW_SIZE] < 4))
+        f[DRAW_SCALING] = HEADWAY_ROPE_LINEAR;
+    /* Rows may stand before the first key, where no table is. */
+    if (!f[DRAW_POSITIONS] && (f[DRAW_OFFSETS] || f[DRAW_CAUSAL] > HEADWAY_CAUSAL_TOP_LEFT))
+        f[DRAW_POSITIONS] = 2;
+}
+
 void drawn_settle(struct drawn *d)
 {
     int64_t *f = d->f;
+    settle_layer(f);
     if (f[DRAW_CAUSAL] != HEADWAY_CAUSAL_NONE)
         f[DRAW_OFFSETS] = 0;
     if (f[DRAW_PACKED]) {
@@ -142,7 +194,18 @@ static int64_t draw_window(uint64_t *random, int64_t keys)
     }
 }
 
-struct drawn drawn_draw(uint64_t seed, double cost)
+static void draw_layer(int64_t *f, uint64_t *random)
+{
+    static const int64_t widths[] = {1, 2, 7, 16, 24, 33, 48, 64, 65, 100};
+    f[DRAW_LAYER] = 1;
+    for (int i = DRAW_WIDTH; i <= DRAW_OUT_WIDTH; i++)
+        f[i] = widths[below(random, COUNT(widths))];
+    f[DRAW_ROPE_SIZE] = below(random, 3) ? 0 : 1 + below(random, 40);
+    f[DRAW_BIASES] = below(random, 16);
+    f[DRAW_SELF] = below(random, 3);
+}
+
+struct drawn drawn_draw(uint64_t seed, double cost, int layer)
 {
     struct drawn d = drawn_plain(seed);
     uint64_t state = seed, random = check_random(&state);
@@ -152,7 +215,8 @@ struct drawn drawn_draw(uint64_t seed, double cost)
     const int64_t rarity = 2 + below(&random, 5);
     for (int i = DRAW_CAUSAL; i < DRAW_FIELDS; i++) {
         const int64_t low = fields[i].low, choices = fields[i].high - low + 1;
-        if (below(&random, rarity) != 0)
+        if (below(&random, rarity) != 0 || (i >= DRAW_LAYER && i <= DRAW_OUT_WIDTH) ||
+            i == DRAW_ROPE_SIZE)
             continue;
         if (i == DRAW_LEFT || i == DRAW_RIGHT)
             f[i] = draw_window(&random, f[DRAW_KEYS]);
@@ -163,6 +227,8 @@ struct drawn drawn_draw(uint64_t seed, double cost)
         else
             f[i] = low + below(&random, choices);
     }
+    if (layer)
+        draw_layer(f, &random);
     if (f[DRAW_MASK])
         f[DRAW_MASK_RANK] = below(&random, 2) ? 4 : 1 + below(&random, 2);
     drawn_settle(&d);
@@ -209,11 +275,15 @@ int drawn_parse(struct drawn *d, const char *text)
 
 int drawn_each(int n, struct drawn *d)
 {
-    const char *const small[] = {"b=2 lq=19 lk=37 kv=2 group=2 d=9 dv=5 lse=1 weights=1",
-                                 "lq=41 lk=41 kv=2 group=3 d=8 dv=16 lse=1 packed=4"};
+    static const char *const small[] = {
+        "b=2 lq=19 lk=37 kv=2 group=2 d=9 dv=5 lse=1 weights=1",
+        "lq=41 lk=41 kv=2 group=3 d=8 dv=16 lse=1 packed=4",
+        "layer=1 b=2 lq=21 lk=18 kv=2 group=2 d=8 dv=5 e=9 ek=16 ev=7 eo=33 biases=15 rope=1 "
+        "more=1 zero=1 norm=1 weights=1 lse=1",
+        "layer=1 lq=30 lk=30 kv=2 d=10 dv=10 e=20 ek=20 ev=20 eo=20 self=2 rope=2 packed=3"};
     enum { ENOUGH = 17 };
-    for (int base = 0; base < 2; base++)
-        for (int i = DRAW_CAUSAL; i < DRAW_FIELDS; i++)
+    for (int base = 0; base < COUNT(small); base++)
+        for (int i = DRAW_CAUSAL; i < (base < 2 ? DRAW_LAYER : DRAW_FIELDS); i++)
             for (int64_t v = fields[i].low; v <= fields[i].high && v < ENOUGH; v++)
                 if (n-- == 0) {
                     if (!drawn_parse(d, small[base]))
@@ -258,7 +328,7 @@ const char *drawn_command(const struct drawn *d)
         "", " --softcap 0.5", " --softcap 5", " --softcap 30", " --softcap 50", " --softcap 1e4"};
     static const char *const alibi[] = {"", " --alibi default", " --alibi SLOPES.npy"};
     const int64_t *f = d->f;
-    char word[200];
+    char word[300];
     snprintf(text, sizeof text,
              "headway check --query Q.npy (%lld,%lld,%lld,%lld) --key K.npy (%lld,%lld,%lld,%lld) "
              "--value V.npy (..,%lld) --threads %lld%s",
@@ -267,6 +337,13 @@ const char *drawn_command(const struct drawn *d)
              (long long)f[DRAW_BATCH], (long long)f[DRAW_KEYS], (long long)f[DRAW_KV_HEADS],
              (long long)f[DRAW_SIZE], (long long)f[DRAW_VALUE_SIZE], (long long)f[DRAW_THREADS],
              causal[f[DRAW_CAUSAL]]);
+    if (f[DRAW_LAYER]) {
+        snprintf(word, sizeof word,
+                 "headway check --weights W.safetensors --input X.npy (%lld,%lld,%lld)%s%s",
+                 (long long)f[DRAW_BATCH], (long long)f[DRAW_QUERIES], (long long)f[DRAW_WIDTH],
+                 f[DRAW_SELF] < 2 ? " --key K.npy" : "", causal[f[DRAW_CAUSAL]]);
+        snprintf(text, sizeof text, "%s", word);
+    }
     if (f[DRAW_LEFT] >= 0 || f[DRAW_RIGHT] >= 0) {
         snprintf(word, sizeof word, " --window %lld,%lld", (long long)f[DRAW_LEFT],
                  (long long)f[DRAW_RIGHT]);

@@ -47,6 +47,22 @@ enum drawn_field {
     DRAW_LEADING, /* 1: no batch axis, 2: two batch axes, 3: those of mask, lse, ... too */
     DRAW_THREADS, /* 1..4 */
     DRAW_AT_END,  /* operands end, not begin, at an unreadable page */
+    /* The layer; all plain where it is 0. */
+    DRAW_LAYER,
+    DRAW_WIDTH, /* of the tokens of query, key, value, and of the output */
+    DRAW_KEY_WIDTH,
+    DRAW_VALUE_WIDTH,
+    DRAW_OUT_WIDTH,
+    DRAW_SELF,      /* 0: three inputs, 1: value is key, 2: all are query */
+    DRAW_STORAGE,   /* of the weights; 1: transposed, 2: fused */
+    DRAW_BIASES,    /* bit n: query, key, value, out has one */
+    DRAW_ROPE,      /* headway_rope_style */
+    DRAW_ROPE_SIZE, /* pairs that turn; 0: all */
+    DRAW_SCALING,   /* headway_rope_scaling; 6: tables of one's own */
+    DRAW_NORM,      /* of projected heads */
+    DRAW_MORE,      /* bias_k and bias_v */
+    DRAW_ZERO,      /* add_zero_attn */
+    DRAW_POSITIONS, /* 1: the queries' (Lq), 2: both (1, L), 3: both (B, L) */
     DRAW_FIELDS
 };
 
@@ -56,8 +72,8 @@ struct drawn {
 };
 
 struct drawn drawn_plain(uint64_t seed);
-/* A problem of at most `cost` multiply-adds. */
-struct drawn drawn_draw(uint64_t seed, double cost);
+/* A problem of at most `cost` multiply-adds, of the core or of the layer. */
+struct drawn drawn_draw(uint64_t seed, double cost, int layer);
 /* Drops what does not go together, the later field of the table first. */
 void drawn_settle(struct drawn *d);
 /* "lq=33 lk=65 mask=2": the fields that aren't plain; "plain" when all are. Until the next call. */
@@ -75,7 +91,21 @@ const char *drawn_command(const struct drawn *d);
 /* ---- its operands ------------------------------------------------------------------------------
  */
 
-enum { MAX_OWNED = 64 };
+enum { MAX_OWNED = 96 };
+
+/* What a layer is made of, and its tokens. Projections are query, key, value and out. */
+struct drawn_layer {
+    int64_t width[4];
+    int self, storage, zero;
+    float *tokens[3];           /* dense (B, L, width); NULL: as headway_mha_forward() has it */
+    float *weight[4], *bias[4]; /* (outputs, inputs), (outputs) or NULL */
+    float *norm[2], *more[2];   /* (D); (Hkv, D) and (Hkv, Dv); or NULL */
+    headway_rope_config rope;   /* cos and sin are here: */
+    float *cos, *sin;           /* (positions, rotated / 2) or NULL */
+    int32_t *positions[2];      /* of queries and keys, or NULL */
+    int positions_rank;
+    int64_t positions_batch;
+};
 
 /* Dense arrays. When packed, B = batch is 1 and queries, keys are the packed lengths. */
 struct inputs {
@@ -96,7 +126,8 @@ struct inputs {
     float *slopes, *sinks; /* or NULL */
     int lse, weights;      /* asked for: as DRAW_LSE, DRAW_WEIGHTS */
     int layout, shared, leading, at_end;
-    int flags_free; /* the call must raise none of invalid, division by zero, overflow */
+    int flags_free;            /* the call must raise none of invalid, division by zero, overflow */
+    struct drawn_layer *layer; /* NULL: the core alone; query, key and value are NULL with one */
     uint64_t random;
     void *owned[MAX_OWNED];
     int owned_count;
@@ -127,18 +158,34 @@ float *inputs_query(const struct inputs *in, int64_t b, int64_t i, int64_t h);
 float *inputs_key(const struct inputs *in, int64_t b, int64_t j, int64_t g);
 float *inputs_value(const struct inputs *in, int64_t b, int64_t j, int64_t g);
 
+/* Fills in->layer with what is drawn (drawn_layer.c). */
+void drawn_layer_make(struct inputs *in, const struct drawn *d);
+/* Keys that the layer appends. */
+int64_t inputs_appended(const struct inputs *in);
+/* The layer's configuration, and weights as dense views of its arrays. */
+struct layer_views {
+    headway_rope_config rope;
+    headway_mha_config config;
+    headway_mha_weights weights;
+    headway_tensor weight[4], bias[4], norm[2], more[2], tables[2];
+};
+void inputs_layer_views(const struct inputs *in, struct layer_views *v);
+/* The layer of that engine; NULL is a failure of the case. */
+headway_mha *inputs_layer(const headway_engine *engine, const struct inputs *in);
+
 /* ---- the call ----------------------------------------------------------------------------------
  */
 
 /* Dense; lse and weights NULL when they aren't asked for. Rows beyond a query length: 0 and -inf. */
 struct results {
     int64_t outs, lses, weight_count;
-    float *out;     /* (B, Lq, Hq, Dv) */
+    float *out;     /* (B, Lq, Hq, Dv), of a layer (B, Lq, Eo) */
     float *lse;     /* (B, Hq, Lq) */
     float *weights; /* (B, Hq, Lq, Lk) or (B, Lq, Lk) */
 };
 
-/* Calls headway_attention() in guarded memory, as attend() of attend.h does. */
+/* Calls headway_attention() in guarded memory, as attend() of attend.h does; with a layer, makes it
+ * and calls headway_mha_forward(). */
 struct results inputs_attend(const headway_engine *engine, const struct inputs *in);
 float *results_out(const struct inputs *in, const struct results *r, int64_t b, int64_t i,
                    int64_t h);

@@ -8,12 +8,14 @@
 #include "drawn.h"
 #include "oracle/reference.h"
 
+struct tensors {
+    headway_tensor query, key, value, out, lse, weights, mask, interval, positions[2];
+};
+
 /* The operands of one call. `passed` are the views with their leading axes as asked for. */
 struct operands {
-    headway_tensor query, key, value, out, lse, weights, mask, interval;
-    struct {
-        headway_tensor query, key, value, out, lse, weights, mask, interval;
-    } passed;
+    headway_tensor query, key, value, out, lse, weights, mask, interval, positions[2];
+    struct tensors passed;
     headway_attention_params params;
     struct arena arena;
 };
@@ -33,6 +35,21 @@ static headway_tensor tensor4(int64_t a, int64_t b, int64_t c, int64_t d)
     return headway_tensor_dense(NULL, HEADWAY_F32, 4, shape);
 }
 
+static void describe_layer(struct operands *o, const struct inputs *in)
+{
+    const struct drawn_layer *l = in->layer;
+    o->query = tensor3(HEADWAY_F32, in->batch, in->queries, l->width[0]);
+    o->key = tensor3(HEADWAY_F32, in->batch, in->keys, l->width[1]);
+    o->value = tensor3(HEADWAY_F32, in->batch, in->keys, l->width[2]);
+    o->out = tensor3(HEADWAY_F32, in->batch, in->queries, l->width[3]);
+    o->weights.shape[o->weights.rank - 1] += inputs_appended(in);
+    for (int i = 0; i < 2; i++) {
+        const int64_t shape[2] = {l->positions_batch, i ? in->keys : in->queries};
+        o->positions[i] = headway_tensor_dense(NULL, HEADWAY_I32, l->positions_rank,
+                                               shape + 2 - l->positions_rank);
+    }
+}
+
 /* Dense, without memory. */
 static void describe(struct operands *o, const struct inputs *in)
 {
@@ -48,6 +65,8 @@ static void describe(struct operands *o, const struct inputs *in)
     o->interval = tensor3(HEADWAY_I32, in->interval_batch, in->queries, 2);
     if (in->interval && in->interval_rank == 2)
         o->interval = headway_tensor_dense(NULL, HEADWAY_I32, 2, o->interval.shape + 1);
+    if (in->layer)
+        describe_layer(o, in);
 }
 
 static unsigned half_bits(float x)
@@ -112,8 +131,8 @@ static void lay_operand(headway_tensor *t, int layout, int shared)
 {
     static const int blhd[4] = {0, 1, 2, 3}, bhld[4] = {0, 2, 1, 3};
     lay(t, layout == BHLD ? bhld : blhd, 1, layout == GAPS ? 3 : 0, layout == BACKWARDS);
-    if (t->shape[3] != 1)
-        t->stride[3] = 1;
+    if (t->shape[t->rank - 1] != 1)
+        t->stride[t->rank - 1] = 1;
     for (int axis = 0; axis < 3; axis++)
         if (shared & (int[]){1, 4, 2}[axis])
             t->stride[axis] = 0;
@@ -134,6 +153,20 @@ static void interleave(struct arena *a, headway_tensor *const *views, int count)
         t->stride[2] = t->shape[3];
         t->stride[3] = 1;
         data += t->shape[2] * t->shape[3];
+    }
+}
+
+static void lay_tokens(struct operands *o, const struct inputs *in)
+{
+    headway_tensor *const all[4] = {&o->query, &o->key, &o->value, &o->out};
+    for (int i = 0; i < 4; i++) {
+        const float *tokens = i < 3 ? in->layer->tokens[i] : NULL;
+        if (i < 3 && !tokens)
+            continue;
+        lay_operand(all[i], in->layout, 0);
+        arena_place(&o->arena, all[i]);
+        if (tokens)
+            scatter(all[i], tokens);
     }
 }
 
@@ -190,6 +223,11 @@ static void lay_extras(struct operands *o, const struct inputs *in)
         scatter(&o->mask, dense);
         free(dense);
     }
+    for (int i = 0; in->layer && i < 2; i++)
+        if (in->layer->positions[i]) {
+            lay_extra(o, in, &o->positions[i], in->layer->positions_rank == 2 ? swap2 : one, 0);
+            scatter(&o->positions[i], in->layer->positions[i]);
+        }
 }
 
 /* A guarded copy of an array of an option; NULL stays NULL. */
@@ -256,6 +294,15 @@ static void lead(struct operands *o, const struct inputs *in)
     const int interval_leads =
         extras && in->interval && in->interval_rank == 3 && in->interval_batch == in->batch;
     o->passed.interval = interval_leads ? led(&o->interval, 2) : o->interval;
+    for (int i = 0; in->layer && i < 2; i++) {
+        const int leads = extras && in->layer->positions_rank == 2 && in->layer->positions[i] &&
+                          in->layer->positions_batch == in->batch;
+        o->passed.positions[i] = leads ? led(&o->positions[i], 2) : o->positions[i];
+    }
+    if (in->layer && in->layer->positions[0])
+        o->params.query_positions = &o->passed.positions[0];
+    if (in->layer && in->layer->positions[1])
+        o->params.key_positions = &o->passed.positions[1];
     o->params.lse = in->lse ? &o->passed.lse : NULL;
     o->params.weights = in->weights ? &o->passed.weights : NULL;
     o->params.mask = in->mask_rank ? &o->passed.mask : NULL;
@@ -293,35 +340,55 @@ static void take(const struct operands *o, const struct inputs *in, struct resul
     }
 }
 
+/* Workspace and call, of the core or the layer. */
+static headway_status call(const headway_engine *engine, headway_mha *layer,
+                           const struct inputs *in, struct operands *o)
+{
+    const struct tensors *t = &o->passed;
+    const headway_tensor *key = in->layer && in->layer->self == 2 ? NULL : &t->key;
+    const headway_tensor *value = in->layer && in->layer->self ? NULL : &t->value;
+    size_t bytes = 0;
+    headway_status status =
+        layer ? headway_mha_workspace(layer, &o->params, &t->query, key, value, &bytes)
+              : headway_attention_workspace(engine, &o->params, &t->query, key, value, &bytes);
+    void *workspace = check_guard(bytes, in->at_end && bytes % HEADWAY_WORKSPACE_ALIGNMENT == 0);
+    check_poison(workspace, (int64_t)(bytes / sizeof(float)));
+    environment_enter();
+    if (status == HEADWAY_OK && layer)
+        status = headway_mha_forward(layer, &o->params, &t->query, key, value, &t->out, workspace,
+                                     bytes);
+    else if (status == HEADWAY_OK)
+        status =
+            headway_attention(engine, &o->params, &t->query, key, value, &t->out, workspace, bytes);
+    environment_leave(in->flags_free);
+    check_guard_free(workspace);
+    return status;
+}
+
 struct results inputs_attend(const headway_engine *engine, const struct inputs *in)
 {
     struct operands o;
     struct results r = {0};
-    size_t bytes = 0;
     char text[400];
+    headway_mha *layer = in->layer ? inputs_layer(engine, in) : NULL;
 
     describe(&o, in);
     o.arena.at_end = in->at_end;
     o.params = options(in);
-    lay_tensors(&o, in);
+    if (in->layer)
+        lay_tokens(&o, in);
+    else
+        lay_tensors(&o, in);
     lay_extras(&o, in);
     lay_arrays(&o, in);
     lead(&o, in);
     arena_seal(&o.arena);
-    headway_status status = headway_attention_workspace(engine, &o.params, &o.passed.query,
-                                                        &o.passed.key, &o.passed.value, &bytes);
-    void *workspace = check_guard(bytes, in->at_end && bytes % HEADWAY_WORKSPACE_ALIGNMENT == 0);
-    check_poison(workspace, (int64_t)(bytes / sizeof(float)));
-    environment_enter();
-    if (status == HEADWAY_OK)
-        status = headway_attention(engine, &o.params, &o.passed.query, &o.passed.key,
-                                   &o.passed.value, &o.passed.out, workspace, bytes);
-    environment_leave(in->flags_free);
+    const headway_status status = in->layer && !layer ? HEADWAY_OK : call(engine, layer, in, &o);
     headway_engine_error(engine, text, sizeof text);
     CHECK(status == HEADWAY_OK, "%s: %s", headway_status_text(status), text);
     take(&o, in, &r);
     arena_release(&o.arena);
-    check_guard_free(workspace);
+    headway_mha_destroy(layer);
     return r;
 }
 
@@ -355,6 +422,24 @@ void results_bits(const struct results *got, const struct results *expected, con
 
 /* ---- the reference -----------------------------------------------------------------------------
  */
+
+static int refer_layer(const struct inputs *in, struct operands *o,
+                       const struct headway_reference_out *results)
+{
+    const struct drawn_layer *l = in->layer;
+    struct layer_views v;
+    inputs_layer_views(in, &v);
+    o->query.data = l->tokens[0];
+    o->key.data = l->tokens[1];
+    o->value.data = l->tokens[2];
+    o->positions[0].data = l->positions[0];
+    o->positions[1].data = l->positions[1];
+    o->params.query_positions = l->positions[0] ? &o->positions[0] : NULL;
+    o->params.key_positions = l->positions[1] ? &o->positions[1] : NULL;
+    return headway_reference_mha(&v.config, &v.weights, &o->params, &o->query,
+                                 l->self == 2 ? NULL : &o->key, l->self ? NULL : &o->value,
+                                 results);
+}
 
 struct reference inputs_reference(struct inputs *in)
 {
@@ -397,8 +482,10 @@ struct reference inputs_reference(struct inputs *in)
         .mean = in->weights == 2 ? r.weights : NULL,
         .mean_bound = in->weights == 2 ? r.weights_bound : NULL,
     };
-    CHECK(headway_reference_attention(&o.params, &o.query, &o.key, &o.value, &results) == 0,
-          "the reference has no memory");
+    const int status =
+        in->layer ? refer_layer(in, &o, &results)
+                  : headway_reference_attention(&o.params, &o.query, &o.key, &o.value, &results);
+    CHECK(status == 0, "the reference has no memory");
     free(mask);
     return r;
 }

@@ -388,6 +388,21 @@ static void draw_scalars(struct inputs *in, const struct drawn *d)
     in->softcap = softcaps[d->f[DRAW_SOFTCAP]];
 }
 
+/* Tokens that no row of any head sees as a key; as queries they may be poison too. */
+static void poison_tokens(struct inputs *in, const unsigned char *seen, float poison)
+{
+    const struct drawn_layer *l = in->layer;
+    for (int64_t n = 0; n < in->batch * in->keys; n++) {
+        int any = 0;
+        for (int64_t g = 0; g < in->kv_heads; g++)
+            any |= seen[n * in->kv_heads + g];
+        for (int which = 0; !any && which < 3; which++)
+            for (int64_t c = 0;
+                 l->tokens[which] && (which > 0 || l->self == 2) && c < l->width[which]; c++)
+                l->tokens[which][n * l->width[which] + c] = poison;
+    }
+}
+
 /* Keys and values that no row sees become what must not matter. */
 static void draw_poison(struct inputs *in, float poison)
 {
@@ -400,6 +415,10 @@ static void draw_poison(struct inputs *in, float poison)
                 for (int64_t i = 0; !*at && i < inputs_query_length(in, b); i++)
                     *at = (unsigned char)inputs_sees(in, b, h, i, j);
             }
+    if (in->layer) {
+        poison_tokens(in, seen, poison);
+        return;
+    }
     for (int64_t n = 0; n < in->batch * in->keys * in->kv_heads; n++) {
         for (int64_t c = 0; !seen[n] && c < in->size; c++)
             in->key[n * in->size + c] = poison;
@@ -431,8 +450,12 @@ struct inputs *inputs_make(const struct drawn *d)
     in->weights = (int)f[DRAW_WEIGHTS];
     in->flags_free = !f[DRAW_POISON] && f[DRAW_VALUES] < 4;
     in->random = d->seed;
-    draw_numbers(in, d);
-    draw_special(in, d);
+    if (f[DRAW_LAYER]) {
+        drawn_layer_make(in, d);
+    } else {
+        draw_numbers(in, d);
+        draw_special(in, d);
+    }
     draw_scalars(in, d);
     draw_places(in, d);
     draw_interval(in, d);
