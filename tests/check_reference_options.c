@@ -394,6 +394,9 @@ static void check_leading(void)
         key = headway_tensor_dense(k, HEADWAY_F32, outer + 3, shape[1]);
         attend(&p, &query, &key, &key);
         expect(out, wanted, batch * LENGTH * HEADS * SIZE, 0, "mask and interval with one B");
+        headway_tensor value = dense(k, HEADWAY_F32, 4, batch, KEYS, 1, SIZE);
+        attend(&p, &query, &value, &value);
+        expect(out, wanted, batch * LENGTH * HEADS * SIZE, 0, "key and value too");
         mask = headway_tensor_dense(bias, HEADWAY_F32, outer + 3, shape[2]);
         interval = headway_tensor_dense(ends, HEADWAY_I32, outer + 2, shape[3]);
         attend(&p, &query, &key, &key);

@@ -454,9 +454,9 @@ int headway_reference_attention(const headway_attention_params *params, const he
     p.query_length = query->shape[outer];
     p.query_heads = query->shape[outer + 1];
     p.size = query->shape[outer + 2];
-    p.key_length = key->shape[outer];
-    p.kv_heads = key->shape[outer + 1];
-    p.value_size = value->shape[outer + 2];
+    p.key_length = key->shape[key->rank - 3];
+    p.kv_heads = key->shape[key->rank - 2];
+    p.value_size = value->shape[value->rank - 1];
     reference_finish(&p);
     p.query.data = reference_gather(query);
     p.key.data = reference_gather(key);
