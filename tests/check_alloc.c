@@ -144,10 +144,15 @@ static void check_counter(void)
 
 struct call {
     headway_attention_params params;
-    headway_tensor query, key, value, out, mask, lse;
+    headway_tensor query, key, value, out, mask, lse, weights, interval;
+    float slopes[8];
+    int64_t starts[3];
     void *workspace;
     size_t bytes;
 };
+
+/* PLAIN: causality, a float mask and lse. */
+enum options { PLAIN, OPTIONS, PACKED };
 
 static headway_tensor guarded(int rank, const int64_t *shape, float value)
 {
@@ -160,7 +165,35 @@ static headway_tensor guarded(int rank, const int64_t *shape, float value)
     return headway_tensor_dense(memory, HEADWAY_F32, rank, shape);
 }
 
-static void run_attention(const headway_engine *engine, const struct shape *s, const char *isa)
+/* Everything but causality and mask; as two sequences on top of that when packed. */
+static void add_options(struct call *c, const struct shape *s, int packed)
+{
+    const int64_t weights_shape[4] = {s->batch, s->heads, s->queries, s->keys};
+    const int64_t interval_shape[2] = {s->queries, 2};
+    c->weights = guarded(4, weights_shape, 1);
+    c->interval = guarded(2, interval_shape, 0);
+    c->interval.dtype = HEADWAY_I32;
+    for (int64_t i = 0; i < s->queries; i++)
+        ((int32_t *)c->interval.data)[2 * i + 1] = (int32_t)(s->keys - i % 3);
+    c->params.interval = &c->interval;
+    c->params.window_left = s->keys / 2;
+    c->params.window_right = 1;
+    c->params.softcap = 20;
+    c->params.sinks = c->params.alibi_slopes = c->slopes;
+    CHECK(headway_alibi_slopes(s->heads, c->slopes) == HEADWAY_OK, "slopes");
+    if (!packed) {
+        c->params.weights = &c->weights;
+        return;
+    }
+    c->params.mask = NULL;
+    c->params.sequences = 2;
+    c->params.query_starts = c->params.key_starts = c->starts;
+    c->starts[1] = s->queries / 3;
+    c->starts[2] = s->queries;
+}
+
+static void run_attention(const headway_engine *engine, const struct shape *s, enum options options,
+                          const char *isa)
 {
     const int64_t query_shape[4] = {s->batch, s->queries, s->heads, s->size};
     const int64_t key_shape[4] = {s->batch, s->keys, s->kv_heads, s->size};
@@ -178,6 +211,8 @@ static void run_attention(const headway_engine *engine, const struct shape *s, c
     c.params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
     c.params.mask = &c.mask;
     c.params.lse = &c.lse;
+    if (options != PLAIN)
+        add_options(&c, s, options == PACKED);
     headway_status status =
         headway_attention_workspace(engine, &c.params, &c.query, &c.key, &c.value, &c.bytes);
     c.workspace = check_guard(c.bytes, 0);
@@ -208,6 +243,10 @@ static void run_attention(const headway_engine *engine, const struct shape *s, c
     check_guard_free(c.out.data);
     check_guard_free(c.mask.data);
     check_guard_free(c.lse.data);
+    if (options != PLAIN) {
+        check_guard_free(c.weights.data);
+        check_guard_free(c.interval.data);
+    }
     check_guard_free(c.workspace);
 }
 
@@ -263,7 +302,9 @@ int main(int argc, char **argv)
 {
     static const struct shape shapes[] = {{1, 5, 7, 2, 1, 8, 8},      {1, 70, 700, 4, 2, 64, 64},
                                           {1, 1, 1300, 8, 8, 64, 64}, {1, 260, 513, 1, 1, 64, 64},
-                                          {3, 70, 70, 3, 3, 128, 40}, {1, 70, 130, 1, 1, 72, 576}};
+                                          {3, 70, 70, 3, 3, 128, 40}, {1, 70, 130, 1, 1, 72, 576},
+                                          {1, 90, 90, 2, 1, 32, 32}};
+    static const char *const names[] = {"few options", "all options", "packed"};
     static const int threads[] = {1, 2, 3, 7};
     static const int64_t rows[] = {1, 60, 45, 150};
     const struct headway_row *rows_here[8];
@@ -282,8 +323,12 @@ int main(int argc, char **argv)
             const char *isa = rows_here[r]->name;
             headway_engine *engine = engine_make(isa, threads[t]);
             for (int n = 0; n < COUNT(shapes); n++)
-                if (check_case("%s: attention %d, %d threads", isa, n, threads[t]))
-                    run_attention(engine, &shapes[n], isa);
+                for (int o = PLAIN; o <= PACKED; o++)
+                    if ((o != PACKED ||
+                         (shapes[n].batch == 1 && shapes[n].queries == shapes[n].keys)) &&
+                        check_case("%s: attention %d, %s, %d threads", isa, n, names[o],
+                                   threads[t]))
+                        run_attention(engine, &shapes[n], (enum options)o, isa);
             /* On 60 rows projections keep more threads busy than attention does. */
             for (int n = 0; n < COUNT(rows); n++)
                 for (int64_t heads = 1; heads <= 8; heads += 7)
