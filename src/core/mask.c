@@ -186,36 +186,37 @@ static int allow(const struct headway_problem *p, const struct headway_row *row,
     return low < high;
 }
 
-/* Bits of a float, exactly that of binary16. */
-static uint32_t widen_f16(uint32_t half)
+/* Bits of a float, exactly that of binary16: choices by masks, so that compilers make vectors of
+ * it. */
+static inline uint32_t widen_f16(uint32_t half)
 {
     const uint32_t sign = (half & 0x8000) << 16, rest = half & 0x7fff;
+    const uint32_t normal = -(uint32_t)(rest >= 0x0400), large = -(uint32_t)(rest >= 0x7c00);
     const float small = (float)(int32_t)rest * 0x1p-24f;
     uint32_t bits;
     memcpy(&bits, &small, sizeof bits);
-    if (rest >= 0x7c00)
-        bits = (rest << 13) + (UINT32_C(224) << 23);
-    else if (rest >= 0x0400)
-        bits = (rest << 13) + (UINT32_C(112) << 23);
-    return sign | bits;
+    const uint32_t wide = (rest << 13) + (UINT32_C(112) << 23) + (large & (UINT32_C(112) << 23));
+    return sign | (normal & wide) | (~normal & bits);
 }
 
-/* line[j] = at[j * stride] as a float. */
-static void read_line(enum headway_mask_kind kind, const unsigned char *at, ptrdiff_t stride,
-                      int count, float *line)
+static inline void widen(int is_f16, const uint16_t *at, ptrdiff_t stride, int count, float *line)
 {
-    const float *wide = (const float *)(const void *)at;
-    const uint16_t *narrow = (const uint16_t *)(const void *)at;
     for (int j = 0; j < count; j++) {
-        uint32_t bits;
-        if (kind == HEADWAY_MASK_F32) {
-            line[j] = wide[j * stride];
-            continue;
-        }
-        bits = narrow[j * stride];
-        bits = kind == HEADWAY_MASK_F16 ? widen_f16(bits) : bits << 16;
+        const uint32_t half = at[j * stride];
+        const uint32_t bits = is_f16 ? widen_f16(half) : half << 16;
         memcpy(&line[j], &bits, sizeof bits);
     }
+}
+
+/* line[j] = at[j * stride] as a float; the constants let compilers see halves side by side. */
+static void read_halves(int is_f16, const uint16_t *at, ptrdiff_t stride, int count, float *line)
+{
+    if (stride == 1 && is_f16)
+        widen(1, at, 1, count, line);
+    else if (stride == 1)
+        widen(0, at, 1, count, line);
+    else
+        widen(is_f16, at, stride, count, line);
 }
 
 /* The keys low .. high - 1 that some line does not exclude; low == high when there is none. */
@@ -263,14 +264,15 @@ static int add(const struct headway_problem *p, const struct headway_row *row,
     int low, high;
 
     for (int lane = 0; lane < used; lane++) {
+        const float *wide = (const float *)(const void *)at[lane];
         float *copy = room->lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
-        line[lane] = copy;
-        if (kind == HEADWAY_MASK_F32 && stride == 1)
-            line[lane] = (const float *)(const void *)at[lane];
-        else if (kind == HEADWAY_MASK_F16)
-            read_line(HEADWAY_MASK_F16, at[lane], stride, block->count, copy);
+        line[lane] = kind == HEADWAY_MASK_F32 && stride == 1 ? wide : copy;
+        if (kind != HEADWAY_MASK_F32)
+            read_halves(kind == HEADWAY_MASK_F16, (const uint16_t *)(const void *)at[lane], stride,
+                        block->count, copy);
         else
-            read_line(kind, at[lane], stride, block->count, copy);
+            for (int j = 0; stride != 1 && j < block->count; j++)
+                copy[j] = wide[j * stride];
     }
     seen_keys(line, used, block->count, &low, &high);
     if (low == high)

@@ -1,5 +1,6 @@
 #include "core/plan.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "core/attend.h"
@@ -182,22 +183,73 @@ int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes)
     return 0;
 }
 
+/* Text that grows like snprintf's. */
+struct words {
+    char *text;
+    size_t size;
+    int used;
+};
+
+__attribute__((format(printf, 2, 3))) static void say(struct words *w, const char *format, ...)
+{
+    const size_t used = (size_t)w->used < w->size ? (size_t)w->used : w->size;
+    va_list arguments;
+    va_start(arguments, format);
+    w->used += vsnprintf(w->text ? w->text + used : NULL, w->size - used, format, arguments);
+    va_end(arguments);
+}
+
+/* What the options change. */
+static void say_options(struct words *w, const struct headway_problem *p)
+{
+    static const char *const masks[] = {
+        [HEADWAY_MASK_NONE] = "",
+        [HEADWAY_MASK_BOOL] = " bool mask (as bits),",
+        [HEADWAY_MASK_F32] = " float mask (as it is),",
+        [HEADWAY_MASK_F16] = " float16 mask (a block at a time as floats),",
+        [HEADWAY_MASK_BF16] = " bfloat16 mask (a block at a time as floats),"};
+    const int windowed = p->window_left != INT64_MAX || p->window_right != INT64_MAX;
+    const int lengths = p->query_lengths || p->key_lengths;
+    if (p->causal || windowed || lengths || p->interval.data || p->mask.kind != HEADWAY_MASK_NONE)
+        say(w, "  limits:%s%s%s%s%s blocks of keys that no row of a tile sees are skipped\n",
+            lengths ? " lengths," : "", p->causal ? " causality," : "", windowed ? " window," : "",
+            p->interval.data ? " intervals," : "", masks[p->mask.kind]);
+    if (p->softcap > 0.0f || p->slopes || p->sinks)
+        say(w, "  scores:%s%s%s, in the softmax's pass over them\n",
+            p->softcap > 0.0f ? " softcap" : "", p->slopes ? " ALiBi" : "",
+            p->sinks ? " sinks" : "");
+    if (p->appended)
+        say(w, "  appended: %d keys for every row, a segment of their own\n", p->appended);
+    if (p->query_starts)
+        say(w,
+            "  packed: %lld sequences of at most %lld rows and %lld keys, each in tiles of its "
+            "own\n",
+            (long long)p->batch, (long long)p->query_rows, (long long)p->keys);
+    if (p->weights.data)
+        say(w, "  weights: a second pass over the same blocks, %s\n",
+            p->mean_weights ? "added up head by head" : "straight to where they are asked for");
+}
+
 int headway_attend_words(const struct headway_problem *problem,
                          const struct headway_machine *machine,
                          const struct headway_attend_plan *plan, char *text, size_t size)
 {
-    return snprintf(
-        text, size,
+    struct words w = {text, size, 0};
+    say(&w,
         "attention: row %s, path fused tiles (lanes are query rows x the %lld heads of a group)\n"
         "  tile: %d query rows, %s; query, scores and sums take %lld of level 2's %lld bytes\n"
-        "  keys in blocks of %d and segments of %d, the constants of the arithmetic\n"
-        "  tasks: %lld = %lld batch x %lld kv heads x %lld query tiles, on %d of %d threads\n"
-        "  workspace: %zu bytes for each thread\n",
-        machine->row->name, (long long)problem->group, plan->width, plan->why,
+        "  keys in blocks of %d and segments of %d, the constants of the arithmetic\n",
+        machine->row->name, (long long)plan->group, plan->width, plan->why,
         (long long)(lane_floats(problem) * plan->width * (int64_t)sizeof(float)),
-        (long long)machine->level2, HEADWAY_KEY_BLOCK, HEADWAY_SEGMENT_KEYS, (long long)plan->tasks,
-        (long long)problem->batch, (long long)problem->kv_heads, (long long)plan->tiles,
+        (long long)machine->level2, HEADWAY_KEY_BLOCK, HEADWAY_SEGMENT_KEYS);
+    say_options(&w, problem);
+    say(&w,
+        "  tasks: %lld = %lld batch x %lld %s x %lld query tiles, on %d of %d threads\n"
+        "  workspace: %zu bytes for each thread\n",
+        (long long)plan->tasks, (long long)problem->batch, (long long)plan->units,
+        problem->mean_weights ? "(each through all heads)" : "kv heads", (long long)plan->tiles,
         plan->threads, machine->threads, plan->worker_floats * sizeof(float));
+    return w.used;
 }
 
 struct headway_linear_plan headway_linear_cut(const struct headway_machine *machine, int64_t tokens,
