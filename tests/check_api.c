@@ -46,14 +46,14 @@ static void check_words(void)
     }
     if (check_case("tensor_dense")) {
         static const int64_t shape[4] = {2, 3, 4, 5}, empty[4] = {2, 0, 4, 5},
-                             huge[4] = {INT64_MAX, INT64_MAX, INT64_MAX, 2};
+                             huge[4] = {INT64_MAX, INT64_MAX, INT64_MAX, 2}, ones[9] = {1};
         const headway_tensor t = headway_tensor_dense(version, HEADWAY_F16, 4, shape);
         CHECK(t.data == version && t.dtype == HEADWAY_F16 && t.rank == 4, "fields");
         CHECK(t.stride[0] == 60 && t.stride[1] == 20 && t.stride[2] == 5 && t.stride[3] == 1,
               "strides");
         CHECK(memcmp(t.shape, shape, sizeof shape) == 0, "shape");
         CHECK(headway_tensor_dense(NULL, HEADWAY_F32, 0, NULL).rank == 0, "rank 0");
-        CHECK(headway_tensor_dense(NULL, HEADWAY_F32, 9, shape).rank == 9,
+        CHECK(headway_tensor_dense(NULL, HEADWAY_F32, 9, ones).rank == 9,
               "a rank too large is kept");
         CHECK(headway_tensor_dense(NULL, HEADWAY_F32, 4, empty).stride[3] == 1, "an extent of 0");
         CHECK(headway_tensor_dense(NULL, HEADWAY_F32, 4, huge).stride[3] == 1,

@@ -62,7 +62,9 @@ static headway_status plan_of(const headway_engine *engine, const struct headway
                               const struct headway_machine *machine,
                               struct headway_attend_plan *plan, size_t *bytes)
 {
-    if (headway_attend_plan(p, machine, plan) != 0 || headway_attend_bytes(plan, bytes) != 0)
+    const int64_t most = (int64_t)1 << 56; /* floats: sums of several stay in int64_t */
+    if (p->size > most || p->value_size > most || headway_attend_plan(p, machine, plan) != 0 ||
+        headway_attend_bytes(plan, bytes) != 0)
         return headway_fail(engine, HEADWAY_ERROR_MEMORY,
                             "workspace: these sizes need more bytes than an address space has");
     return HEADWAY_OK;
