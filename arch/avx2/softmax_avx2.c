@@ -259,12 +259,16 @@ void headway_softmax_avx2(const struct headway_softmax *s)
     first_pass(s);
     for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
         const __m256 top = _mm256_loadu_ps(s->rescale + lane);
-        const __m256 ref = reference(top);
-        const __m256 rescale = exp_one(_mm256_sub_ps(_mm256_loadu_ps(s->row_max + lane), ref));
-        const __m256 row_sum = _mm256_mul_ps(_mm256_loadu_ps(s->row_sum + lane), rescale);
-        _mm256_storeu_ps(s->row_sum + lane, weigh(s->scores + lane, s->keys, w, ref, row_sum));
+        const __m256 old = _mm256_loadu_ps(s->row_max + lane);
+        const __m256 rescale = exp_one(_mm256_sub_ps(old, reference(top)));
+        _mm256_storeu_ps(s->row_sum + lane, _mm256_mul_ps(_mm256_loadu_ps(s->row_sum + lane), rescale));
         _mm256_storeu_ps(s->rescale + lane, rescale);
         _mm256_storeu_ps(s->row_max + lane, top);
+    }
+    for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
+        const __m256 ref = reference(_mm256_loadu_ps(s->row_max + lane));
+        const __m256 row_sum = _mm256_loadu_ps(s->row_sum + lane);
+        _mm256_storeu_ps(s->row_sum + lane, weigh(s->scores + lane, s->keys, w, ref, row_sum));
     }
 }
 

@@ -255,12 +255,16 @@ void headway_softmax_neon(const struct headway_softmax *s)
     first_pass(s);
     for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
         const float32x4_t top = vld1q_f32(s->rescale + lane);
-        const float32x4_t ref = reference(top);
-        const float32x4_t rescale = exp_one(vsubq_f32(vld1q_f32(s->row_max + lane), ref));
-        const float32x4_t row_sum = vmulq_f32(vld1q_f32(s->row_sum + lane), rescale);
-        vst1q_f32(s->row_sum + lane, weigh(s->scores + lane, s->keys, w, ref, row_sum));
+        const float32x4_t old = vld1q_f32(s->row_max + lane);
+        const float32x4_t rescale = exp_one(vsubq_f32(old, reference(top)));
+        vst1q_f32(s->row_sum + lane, vmulq_f32(vld1q_f32(s->row_sum + lane), rescale));
         vst1q_f32(s->rescale + lane, rescale);
         vst1q_f32(s->row_max + lane, top);
+    }
+    for (ptrdiff_t lane = 0; lane < w; lane += LANES) {
+        const float32x4_t ref = reference(vld1q_f32(s->row_max + lane));
+        const float32x4_t row_sum = vld1q_f32(s->row_sum + lane);
+        vst1q_f32(s->row_sum + lane, weigh(s->scores + lane, s->keys, w, ref, row_sum));
     }
 }
 

@@ -10,9 +10,9 @@
  *   h = fma(e, s, fma(s, 0.5, -0.5))
  *   tanh = h / (h + 1) with the sign of t
  *
- * Odd to the bit, +-0 for +-0, t itself for |t| < 2^-13, never beyond +-1 and exactly that from MAX
+ * Odd to the bit, +-0 for +-0, t itself for |t| < 2^-25, never beyond +-1 and exactly that from MAX
  * on. Neither overflow nor an invalid operation arises. The error is at most 2.5 ulp:
- * tests/check_exp.c walks all floats.
+ * tests/check_exp.c walks all floats from 2^-13 to MAX.
  */
 #ifndef HEADWAY_TANH_POLY_H
 #define HEADWAY_TANH_POLY_H
