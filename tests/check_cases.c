@@ -13,11 +13,8 @@ int quick;
 static const struct {
     const char *ids, *option;
 } later[] = {
-    {"C09, C11, C13, C15", "windows"},
-    {"D01, D03, D05", "softcap"},
-    {"D07, D09", "ALiBi slopes"},
     {"F01, F03, F05, F07", "half precision"},
-    {"L01, L03, L05, L07, L11, L13, L15", "caches and split keys"},
+    {"L01, L03, L13, L15", "caches"},
 };
 
 struct answer answer_of(const struct subject *s, const struct problem *p)
@@ -128,6 +125,8 @@ int main(int argc, char **argv)
         run(&s, mask_cases);
         run(&s, number_cases);
         run(&s, shape_cases);
+        run(&s, score_cases);
+        run(&s, layer_cases);
         headway_engine_destroy(s.one);
         headway_engine_destroy(s.seven);
     }

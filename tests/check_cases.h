@@ -16,7 +16,8 @@ struct entry {
     case_fn *body;
 };
 
-extern const struct entry empty_cases[], mask_cases[], number_cases[], shape_cases[];
+extern const struct entry empty_cases[], mask_cases[], number_cases[], shape_cases[], score_cases[],
+    layer_cases[];
 extern int quick; /* a sample, for emulators and sanitizers */
 
 /* On one and seven threads, dense and in another layout that moves on with each call: the

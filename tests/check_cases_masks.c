@@ -85,10 +85,10 @@ static void b05(const struct subject *s)
 static void b07(const struct subject *s)
 {
     static const int64_t one[4] = {1, 1, 1, 1};
-    for (unsigned n = 0; n < 32; n++) {
+    for (unsigned n = 0; n < 64; n++) {
         const struct shape shape = {2, 19, 133, 4, 1, 8, 8};
         struct problem *p = problem_make(&shape, n);
-        problem_mask(p, n & 16 ? MASK_F32 : MASK_BOOL, 4, n & 15);
+        problem_mask(p, (enum mask_kind)(MASK_BOOL + (int)(n >> 4)), 4, n & 15);
         struct answer a = answer_of(s, p);
         problem_mask_expand(p);
         struct answer b = answer_of(s, p);
