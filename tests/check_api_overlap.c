@@ -132,8 +132,11 @@ static void check_packed(void)
 /* Each operand in turn lies in the workspace. */
 static void check_workspace_apart(void)
 {
-    static const char *const names[] = {"query", "key", "value", "out", "mask", "lse"};
-    const int64_t shape[4] = {1, 4, 2, 8}, mask_shape[2] = {4, 4}, lse_shape[3] = {1, 2, 4};
+    static const char *const names[] = {"query", "key", "value",   "out",
+                                        "mask",  "lse", "weights", "interval"};
+    static const int ranks[] = {4, 4, 4, 4, 2, 3, 4, 2};
+    static const int64_t shapes[][4] = {{1, 4, 2, 8}, {1, 4, 2, 8}, {1, 4, 2, 8}, {1, 4, 2, 8},
+                                        {4, 4},       {1, 2, 4},    {1, 2, 4, 4}, {4, 2}};
     for (int in = 0; in < COUNT(names); in++) {
         headway_tensor t[COUNT(names)];
         char words[64];
@@ -142,14 +145,14 @@ static void check_workspace_apart(void)
             continue;
         for (int i = 0; i < COUNT(names); i++) {
             void *data = i == in ? (void *)(workspace + 64) : (void *)(memory + i * 256);
-            t[i] = headway_tensor_dense(data, HEADWAY_F32, 4, shape);
-            if (i >= 4)
-                t[i] = headway_tensor_dense(data, HEADWAY_F32, i == 4 ? 2 : 3,
-                                            i == 4 ? mask_shape : lse_shape);
+            t[i] =
+                headway_tensor_dense(data, i == 7 ? HEADWAY_I32 : HEADWAY_F32, ranks[i], shapes[i]);
         }
         headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
         params.mask = &t[4];
         params.lse = &t[5];
+        params.weights = &t[6];
+        params.interval = &t[7];
         memset(workspace, 0, 4096);
         CHECK(headway_attention_workspace(engine, &params, &t[0], &t[1], &t[2], &bytes) ==
                       HEADWAY_OK &&
