@@ -105,6 +105,11 @@ static void lead(void)
     f.params.weights = &f.weights;
 }
 
+static float *out_float(int at)
+{
+    return (float *)f.out.data + at;
+}
+
 /* More keys than the memory holds. */
 static void many_keys(int64_t keys)
 {
@@ -386,6 +391,16 @@ BAD(query_rank_9, f.query.rank = HEADWAY_MAX_RANK + 1)
 BAD(query_rank_least, f.query.rank = INT_MIN)
 BAD(mask_rank_least, f.mask.rank = INT_MIN)
 BAD(lse_rank_most, f.lse.rank = INT_MAX)
+BAD(out_is_scale, f.params.scale = out_float(3))
+BAD(out_is_slopes, f.params.alibi_slopes = out_float(143))
+BAD(out_is_sinks, f.params.sinks = out_float(-3))
+BAD(out_is_offsets, f.params.row_offsets = (int64_t *)(void *)out_float(0);
+    memset(f.out.data, 0, sizeof f.offsets))
+BAD(out_is_lengths, f.params.key_lengths = (int64_t *)(void *)out_float(0);
+    memset(f.out.data, 0, sizeof f.key_lengths))
+BAD(lse_is_starts, pack(); memcpy(f.lse.data, f.key_starts, sizeof f.key_starts);
+    f.params.key_starts = f.lse.data)
+BAD(workspace_is_sinks, f.params.sinks = memset(f.workspace, 0, sizeof f.sinks))
 BAD(scale_nan, f.scale = NAN; f.params.scale = &f.scale)
 BAD(scale_inf, f.scale = -INFINITY; f.params.scale = &f.scale)
 BAD(workspace_missing, f.workspace_at = NULL)
@@ -594,6 +609,13 @@ static const struct bad bads[] = {
     CASE(query_rank_least, ARGUMENT, "query: rank -2147483648", ALL),
     CASE(mask_rank_least, ARGUMENT, "mask: rank -2147483648", ALL),
     CASE(lse_rank_most, ARGUMENT, "lse: rank 2147483647", ALL),
+    CASE(out_is_scale, OVERLAP, "out: overlaps scale", CALL),
+    CASE(out_is_slopes, OVERLAP, "out: overlaps alibi_slopes", CALL),
+    CASE(out_is_sinks, OVERLAP, "out: overlaps sinks", CALL),
+    CASE(out_is_offsets, OVERLAP, "out: overlaps row_offsets", CALL),
+    CASE(out_is_lengths, OVERLAP, "out: overlaps key_lengths", CALL),
+    CASE(lse_is_starts, OVERLAP, "lse: overlaps key_starts", CALL),
+    CASE(workspace_is_sinks, OVERLAP, "workspace: overlaps sinks", CALL),
     CASE(scale_nan, ARGUMENT, "scale", ALL),
     CASE(scale_inf, ARGUMENT, "scale", ALL),
     CASE(workspace_missing, HEADWAY_ERROR_WORKSPACE, "workspace: NULL", CALL),

@@ -114,8 +114,8 @@ headway_status headway_attention(const headway_engine *engine,
         .why = {"query's length", "query's heads", "value's head size"}};
     HEADWAY_TRY(headway_check_form(engine, &batch, &form, out, &flat));
     HEADWAY_TRY(plan_of(engine, &p, &machine, &plan, &needed));
-    HEADWAY_TRY(
-        headway_check_operands(engine, params, query, key, value, out, workspace, bytes, needed));
+    HEADWAY_TRY(headway_check_operands(engine, params, &p, query, key, value, out, workspace, bytes,
+                                       needed));
 
     p.out = view_of(&flat);
     struct headway_attend_run run = {&p, &plan, machine.row, workspace};

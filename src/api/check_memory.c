@@ -122,47 +122,81 @@ static headway_status check_workspace(const headway_engine *engine, const void *
     return HEADWAY_OK;
 }
 
+struct operands {
+    int count;
+    struct operand {
+        const char *name;
+        headway_tensor tensor;
+        int inner_stride_1;
+    } list[18];
+};
+
+static void add(struct operands *o, const char *name, const headway_tensor *tensor,
+                int inner_stride_1)
+{
+    if (tensor) {
+        const struct operand one = {name, *tensor, inner_stride_1};
+        o->list[o->count++] = one;
+    }
+}
+
+/* An array of the params, counted in floats. */
+static void add_array(struct operands *o, const char *name, const void *data, int64_t floats)
+{
+    const headway_tensor tensor = headway_tensor_dense((void *)data, HEADWAY_F32, 1, &floats);
+    add(o, name, data ? &tensor : NULL, 0);
+}
+
+static void add_params(struct operands *o, const headway_attention_params *params,
+                       const struct headway_problem *p)
+{
+    const int64_t word = sizeof(int64_t) / sizeof(float);
+    add(o, "mask", params->mask, 0);
+    add(o, "interval", params->interval, 0);
+    add(o, "query_positions", params->query_positions, 0);
+    add(o, "key_positions", params->key_positions, 0);
+    add_array(o, "scale", params->scale, 1);
+    add_array(o, "row_offsets", params->row_offsets, p->batch * word);
+    add_array(o, "query_lengths", params->query_lengths, p->batch * word);
+    add_array(o, "key_lengths", params->key_lengths, p->batch * word);
+    add_array(o, "query_starts", params->query_starts, (p->batch + 1) * word);
+    add_array(o, "key_starts", params->key_starts, (p->batch + 1) * word);
+    add_array(o, "alibi_slopes", params->alibi_slopes, p->heads);
+    add_array(o, "sinks", params->sinks, p->heads);
+}
+
 headway_status headway_check_operands(const headway_engine *engine,
                                       const headway_attention_params *params,
+                                      const struct headway_problem *problem,
                                       const headway_tensor *query, const headway_tensor *key,
                                       const headway_tensor *value, const headway_tensor *out,
                                       void *workspace, size_t bytes, size_t needed)
 {
-    static const headway_attention_params defaults = HEADWAY_ATTENTION_PARAMS_INIT;
-    const headway_attention_params *given = params ? params : &defaults;
-    /* The outputs come first. */
-    enum { OUTPUTS = 3, OPERANDS = 10 };
-    const struct {
-        const char *name;
-        const headway_tensor *tensor;
-        int inner_stride_1;
-    } operands[OPERANDS] = {{"out", out, 1},
-                            {"lse", given->lse, 0},
-                            {"weights", given->weights, 0},
-                            {"query", query, 1},
-                            {"key", key, 1},
-                            {"value", value, 1},
-                            {"mask", given->mask, 0},
-                            {"interval", given->interval, 0},
-                            {"query_positions", given->query_positions, 0},
-                            {"key_positions", given->key_positions, 0}};
     const int64_t floats = (int64_t)(needed / sizeof(float));
     const headway_tensor room = headway_tensor_dense(workspace, HEADWAY_F32, 1, &floats);
+    struct operands all = {0};
 
-    for (int i = 0; i < OPERANDS; i++)
-        if (operands[i].tensor)
-            HEADWAY_TRY((operands[i].inner_stride_1 ? check_data : headway_check_memory)(
-                engine, operands[i].name, operands[i].tensor));
+    add(&all, "out", out, 1);
+    add(&all, "lse", params ? params->lse : NULL, 0);
+    add(&all, "weights", params ? params->weights : NULL, 0);
+    const int outputs = all.count;
+    add(&all, "query", query, 1);
+    add(&all, "key", key, 1);
+    add(&all, "value", value, 1);
+    if (params)
+        add_params(&all, params, problem);
+
+    for (const struct operand *o = all.list; o < all.list + all.count; o++)
+        HEADWAY_TRY(
+            (o->inner_stride_1 ? check_data : headway_check_memory)(engine, o->name, &o->tensor));
     HEADWAY_TRY(headway_check_distinct(engine, "out", out));
     HEADWAY_TRY(check_workspace(engine, workspace, bytes, needed));
-    for (int o = 0; o < OUTPUTS; o++)
-        for (int i = 0; i < OPERANDS; i++)
-            if (operands[o].tensor && operands[i].tensor && (i >= OUTPUTS || i < o))
-                HEADWAY_TRY(check_apart(engine, operands[o].name, operands[o].tensor,
-                                        operands[i].name, operands[i].tensor));
-    for (int i = 0; i < OPERANDS; i++)
-        if (operands[i].tensor)
-            HEADWAY_TRY(
-                check_apart(engine, "workspace", &room, operands[i].name, operands[i].tensor));
+    for (int o = 0; o < outputs; o++)
+        for (int i = 0; i < all.count; i++)
+            if (i >= outputs || i < o)
+                HEADWAY_TRY(check_apart(engine, all.list[o].name, &all.list[o].tensor,
+                                        all.list[i].name, &all.list[i].tensor));
+    for (int i = 0; i < all.count; i++)
+        HEADWAY_TRY(check_apart(engine, "workspace", &room, all.list[i].name, &all.list[i].tensor));
     return HEADWAY_OK;
 }

@@ -254,7 +254,7 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
                                       .extents = {f.in[QUERY].shape[1], layer->linear[OUT].size},
                                       .why = {"query's length", "the out weight's outputs"}};
     HEADWAY_TRY(headway_check_form(layer->engine, &f.batch, &form, out, &to));
-    HEADWAY_TRY(headway_check_operands(layer->engine, params, query, key, value, out, workspace,
+    HEADWAY_TRY(headway_check_operands(layer->engine, params, p, query, key, value, out, workspace,
                                        bytes, f.bytes));
     HEADWAY_TRY(project_in(layer, &f, room));
 
