@@ -211,24 +211,24 @@ typedef struct headway_attention_params {
 
 /* The slopes of ALiBi (Press et al. 2022, "Train Short, Test Long") for any number of heads: with n
  * the largest power of two <= heads, slope h is 2^(-8 (h+1) / n) for h < n, then every other one of
- * the same sequence for 2n heads. slopes: (heads), each within 0.501 ulp, whole powers of two exact,
- * the same bits on every machine. ARGUMENT when heads < 1 or slopes is NULL. */
+ * the same sequence for 2n heads. slopes: (heads), each within 0.501 ulp, whole powers of two
+ * exact, the same bits on every machine. ARGUMENT when heads < 1 or slopes is NULL. */
 HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
 
 #define HEADWAY_WORKSPACE_ALIGNMENT 64
 
 /* query (B, Lq, Hq, D), key (B, Lk, Hkv, D), value (B, Lk, Hkv, Dv), out (B, Lq, Hq, Dv), all F32.
  * Any strides of the axes but the last (other layouts and packed QKV are strides alone); the last
- * must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents may
- * be 0. Outputs must not share memory with each other, an input or the workspace, and an output's
- * axes must nest: sorted by stride, each steps over all elements of the smaller ones. params may be
- * NULL.
+ * must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents
+ * may be 0. Outputs must not share memory with each other, an input or the workspace, and an
+ * output's axes must nest: sorted by stride, each steps over all elements of the smaller ones.
+ * params may be NULL.
  *
  * In place of B query may have any number of leading batch axes, none included; B is then their
  * product. Whatever else has a batch, here or in params, has the same leading axes or one axis of
- * extent B. In each tensor leading axes must collapse: each one's stride is the next one's times its
- * extent. Extents of 1 don't count; a mask's or interval's extent of 1 where query has more counts
- * as a stride of 0.
+ * extent B. In each tensor leading axes must collapse: each one's stride is the next one's times
+ * its extent. Extents of 1 don't count; a mask's or interval's extent of 1 where query has more
+ * counts as a stride of 0.
  *
  * Error of an f32 result against exact arithmetic on the same inputs, u = 2^-24, the same on every
  * instruction set as the bits are, and for every dtype of mask, as F16 and BF16 are F32 exactly:
@@ -383,11 +383,12 @@ HEADWAY_API void headway_mha_destroy(headway_mha *layer);
  *   K, V = with bias_k, bias_v, then zeros, appended where the layer has them
  *   out = concatenated heads of attention(Q, K, V) . Wo^T + bo
  *
- * query (B, Lq, E), key (B, Lk, Ek), value (B, Lk, Ev), out (B, Lq, Eo), F32 of rank 3, last stride
- * 1 unless its extent is 1. key NULL: query (self-attention); value NULL: key. params as for
- * headway_attention(); may be NULL; keys appended by the layer count in the weights' last axis, and
- * in nothing else. With packed sequences B is 1. An empty row gives the output bias. Out rows at and beyond a
- * query length are not written. out must not overlap an input. */
+ * query (B, Lq, E), key (B, Lk, Ek), value (B, Lk, Ev), out (B, Lq, Eo), all F32; the last stride
+ * is 1 unless its extent is 1. key NULL: query (self-attention); value NULL: key. Leading batch
+ * axes and params as for headway_attention(); params may be NULL. Keys appended by the layer count
+ * in the weights' last axis, and in nothing else. An empty row gives the output bias. Rows of out
+ * at and beyond a query length are not written. Outputs must not share memory with each other, an
+ * input or the workspace. */
 HEADWAY_API headway_status headway_mha_workspace(const headway_mha *layer,
                                                  const headway_attention_params *params,
                                                  const headway_tensor *query,
