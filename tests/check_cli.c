@@ -179,6 +179,7 @@ int main(int argc, char **argv)
     check_cli_checks();
     check_cli_options();
     check_cli_layers();
+    check_cli_cases();
     folder_remove();
     return check_end();
 }

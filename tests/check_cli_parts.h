@@ -41,5 +41,6 @@ void check_cli_meaning(void);
 void check_cli_checks(void);
 void check_cli_options(void);
 void check_cli_layers(void);
+void check_cli_cases(void);
 
 #endif

@@ -468,85 +468,88 @@ static void check_scales(void)
     }
 }
 
+static const struct {
+    const char *fields, *words;
+} not_computed[] = {
+    {"\"rope_theta\":10000.0", "RoPE|--rope-style"},
+    {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2.0}", "RoPE|rope_scaling"},
+    {"\"rotary_pct\":0.25", "RoPE|rotary_pct"},
+    {"\"rotary_dim\":64", "RoPE"},
+    {"\"partial_rotary_factor\":0.5", "RoPE"},
+    {"\"model_type\":\"falcon\"", "RoPE|falcon"},
+    {"\"model_type\":\"llama4_text\"", "RoPE|chunked"},
+    {"\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"new\",\"factor\":2.0}", "new"},
+    {"\"model_type\":\"qwen2\",\"rope_scaling\":{\"type\":\"default\",\"mrope_section\":[1,2,3]"
+     "}",
+     "MRoPE"},
+    {"\"model_type\":\"pixtral\",\"rope_theta\":1e4", "two dimensions"},
+    {"\"model_type\":\"codegen\"", "order of rows"},
+    {"\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512", "latent attention"},
+    {"\"model_type\":\"llama\",\"sliding_window\":128", "sliding window"},
+    {"\"model_type\":\"qwen3_moe\",\"sliding_window\":128,\"use_sliding_window\":true",
+     "sliding window"},
+    {"\"model_type\":\"gemma3_text\",\"sliding_window\":128,"
+     "\"use_bidirectional_attention\":true",
+     "window to both sides"},
+    {"\"position_embedding_type\":\"rotary\"", "RoPE"},
+    {"\"position_embedding_type\":\"relative_key_query\"", "relative position bias"},
+    {"\"position_embedding_type\":\"alibi\"", "ALiBi"},
+    {"\"position_embedding_type\":\"new\"", "position embedding|new"},
+    {"\"alibi\":true", "ALiBi"},
+    {"\"model_type\":\"falcon\",\"alibi\":true", "ALiBi|falcon"},
+    {"\"sliding_window\":128", "sliding window"},
+    {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]", "sliding window"},
+    {"\"layer_types\":[\"full_attention\",\"linear_attention\"]", "linear_attention"},
+    {"\"use_qk_norm\":true", "q_norm"},
+    {"\"clip_qkv\":8.0", "clip"},
+    {"\"model_type\":\"mpt\",\"attn_config\":{\"clip_qkv\":6}", "clip"},
+    {"\"attention_type\":\"block_sparse\"", "block-sparse"},
+    {"\"has_relative_attention_bias\":true", "relative position bias"},
+    {"\"model_type\":\"longformer\"", "sliding window"},
+    {"\"model_type\":\"modernbert\",\"global_rope_theta\":1e5,\"local_attention\":128",
+     "RoPE|sliding window"},
+    {"\"model_type\":\"roformer\",\"rotary_value\":true", "RoPE of values"},
+};
+
+static const char *const wrong_configs[][2] = {
+    {"\"model_type\":\"qwen3\"", "q_norm.weight is missing"},
+    {"\"model_type\":\"gpt_oss\"", "sinks is missing"},
+    {"\"model_type\":\"llama\",\"rope_theta\":0", "rope_theta|positive"},
+    {"\"model_type\":\"llama\",\"rope_theta\":\"a\"", "rope_theta|number"},
+    {"\"model_type\":\"llama\",\"rope_scaling\":{\"factor\":2}", "factor|no type"},
+    {"\"model_type\":\"gptj\",\"rotary_dim\":5", "rope-size|5"},
+    {"\"model_type\":\"gptj\",\"rotary_dim\":6", "rope-size|6|4"},
+    {"\"model_type\":\"phi\",\"partial_rotary_factor\":0.25", "rope-size|1"},
+    {"\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"longrope\"}", "short_factor"},
+    {"\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1],"
+     "\"long_factor\":[1,1,1]}",
+     "short_factor|3|2"},
+    {"\"model_type\":\"mistral\",\"sliding_window\":-1", "sliding_window|count"},
+    {"\"attn_logit_softcapping\":-1", "attn_logit_softcapping|negative"},
+};
+
+static const char *const fine_configs[] = {
+    "\"position_embedding_type\":\"absolute\"",
+    "\"sliding_window\":null,\"attn_logit_softcapping\":null,\"rope_scaling\":null",
+    "\"sliding_window\":128,\"use_sliding_window\":false",
+    "\"sliding_window\":128,\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
+    "\"attention_type\":\"original_full\",\"alibi\":false,\"use_qk_norm\":false",
+    "\"model_type\":\"opt2\",\"final_logit_softcapping\":30,\"max_position_embeddings\":64",
+};
+
 static void check_refusals(void)
 {
-    static const struct {
-        const char *fields, *words;
-    } table[] = {
-        {"\"rope_theta\":10000.0", "RoPE|--rope-style"},
-        {"\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2.0}", "RoPE|rope_scaling"},
-        {"\"rotary_pct\":0.25", "RoPE|rotary_pct"},
-        {"\"rotary_dim\":64", "RoPE"},
-        {"\"partial_rotary_factor\":0.5", "RoPE"},
-        {"\"model_type\":\"falcon\"", "RoPE|falcon"},
-        {"\"model_type\":\"llama4_text\"", "RoPE|chunked"},
-        {"\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"new\",\"factor\":2.0}", "new"},
-        {"\"model_type\":\"qwen2\",\"rope_scaling\":{\"type\":\"default\",\"mrope_section\":[1,2,3]"
-         "}",
-         "MRoPE"},
-        {"\"model_type\":\"pixtral\",\"rope_theta\":1e4", "two dimensions"},
-        {"\"model_type\":\"codegen\"", "order of rows"},
-        {"\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512", "latent attention"},
-        {"\"model_type\":\"llama\",\"sliding_window\":128", "sliding window"},
-        {"\"model_type\":\"qwen3_moe\",\"sliding_window\":128,\"use_sliding_window\":true",
-         "sliding window"},
-        {"\"model_type\":\"gemma3_text\",\"sliding_window\":128,"
-         "\"use_bidirectional_attention\":true",
-         "window to both sides"},
-        {"\"position_embedding_type\":\"rotary\"", "RoPE"},
-        {"\"position_embedding_type\":\"relative_key_query\"", "relative position bias"},
-        {"\"position_embedding_type\":\"alibi\"", "ALiBi"},
-        {"\"position_embedding_type\":\"new\"", "position embedding|new"},
-        {"\"alibi\":true", "ALiBi"},
-        {"\"model_type\":\"falcon\",\"alibi\":true", "ALiBi|falcon"},
-        {"\"sliding_window\":128", "sliding window"},
-        {"\"layer_types\":[\"full_attention\",\"sliding_attention\"]", "sliding window"},
-        {"\"layer_types\":[\"full_attention\",\"linear_attention\"]", "linear_attention"},
-        {"\"use_qk_norm\":true", "q_norm"},
-        {"\"clip_qkv\":8.0", "clip"},
-        {"\"model_type\":\"mpt\",\"attn_config\":{\"clip_qkv\":6}", "clip"},
-        {"\"attention_type\":\"block_sparse\"", "block-sparse"},
-        {"\"has_relative_attention_bias\":true", "relative position bias"},
-        {"\"model_type\":\"longformer\"", "sliding window"},
-        {"\"model_type\":\"modernbert\",\"global_rope_theta\":1e5,\"local_attention\":128",
-         "RoPE|sliding window"},
-        {"\"model_type\":\"roformer\",\"rotary_value\":true", "RoPE of values"},
-    };
-    static const char *const wrong[][2] = {
-        {"\"model_type\":\"qwen3\"", "q_norm.weight is missing"},
-        {"\"model_type\":\"gpt_oss\"", "sinks is missing"},
-        {"\"model_type\":\"llama\",\"rope_theta\":0", "rope_theta|positive"},
-        {"\"model_type\":\"llama\",\"rope_theta\":\"a\"", "rope_theta|number"},
-        {"\"model_type\":\"llama\",\"rope_scaling\":{\"factor\":2}", "factor|no type"},
-        {"\"model_type\":\"gptj\",\"rotary_dim\":5", "rope-size|5"},
-        {"\"model_type\":\"gptj\",\"rotary_dim\":6", "rope-size|6|4"},
-        {"\"model_type\":\"phi\",\"partial_rotary_factor\":0.25", "rope-size|1"},
-        {"\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"longrope\"}", "short_factor"},
-        {"\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1],"
-         "\"long_factor\":[1,1,1]}",
-         "short_factor|3|2"},
-        {"\"model_type\":\"mistral\",\"sliding_window\":-1", "sliding_window|count"},
-        {"\"attn_logit_softcapping\":-1", "attn_logit_softcapping|negative"},
-    };
-    static const char *const fine[] = {
-        "\"position_embedding_type\":\"absolute\"",
-        "\"sliding_window\":null,\"attn_logit_softcapping\":null,\"rope_scaling\":null",
-        "\"sliding_window\":128,\"use_sliding_window\":false",
-        "\"sliding_window\":128,\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
-        "\"attention_type\":\"original_full\",\"alibi\":false,\"use_qk_norm\":false",
-        "\"model_type\":\"opt2\",\"final_logit_softcapping\":30,\"max_position_embeddings\":64",
-    };
     char config[512];
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        snprintf(config, sizeof config, "{\"num_heads\":3,%s}", table[i].fields);
-        check_one_config("layers.1.self_attn.", llama, config, 0, 0, 0, table[i].words);
+    for (size_t i = 0; i < sizeof not_computed / sizeof not_computed[0]; i++) {
+        snprintf(config, sizeof config, "{\"num_heads\":3,%s}", not_computed[i].fields);
+        check_one_config("layers.1.self_attn.", llama, config, 0, 0, 0, not_computed[i].words);
     }
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        snprintf(config, sizeof config, "{\"num_heads\":3,%s}", wrong[i][0]);
-        check_one_config("layers.1.self_attn.", llama, config, 0, 0, 0, wrong[i][1]);
+    for (size_t i = 0; i < sizeof wrong_configs / sizeof wrong_configs[0]; i++) {
+        snprintf(config, sizeof config, "{\"num_heads\":3,%s}", wrong_configs[i][0]);
+        check_one_config("layers.1.self_attn.", llama, config, 0, 0, 0, wrong_configs[i][1]);
     }
-    for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) {
-        snprintf(config, sizeof config, "{\"num_heads\":3,%s}", fine[i]);
+    for (size_t i = 0; i < sizeof fine_configs / sizeof fine_configs[0]; i++) {
+        snprintf(config, sizeof config, "{\"num_heads\":3,%s}", fine_configs[i]);
         check_one_config("layers.1.self_attn.", llama, config, 3, 0, 0, NULL);
     }
     check_one_config("layers.1.self_attn.", llama,

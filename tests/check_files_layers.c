@@ -218,6 +218,47 @@ static void check_fused(const char *family, const char *prefix, const char *stem
     free(m);
 }
 
+static void check_torch_added(void)
+{
+    struct maker *m = malloc(sizeof *m);
+    struct layer layer;
+    struct layer_request request;
+    if (check_case("family/torch with bias_k")) {
+        maker_start(m);
+        maker_matrix(m, "in_proj_weight", 36, 12);
+        maker_add(m, "bias_k", "F32", 3, 1, 1, 12, 0);
+        maker_add(m, "bias_v", "F32", 3, 1, 1, 12, 0);
+        add_linear(m, "", "out_proj", 12, 12, 0);
+        maker_write(m, "torch.safetensors", 0);
+        request = request_of("torch.safetensors", NULL, 4);
+        request.add_zero_attn = 1;
+        if (load(&request, &layer, "torch.nn.MultiheadAttention", "4 4 3 3, 12 12 12, 12") == 0) {
+            const headway_tensor *k = layer.weights.bias_k, *v = layer.weights.bias_v;
+            CHECK(k && v && k->rank == 2 && k->shape[0] == 4 && k->shape[1] == 3, "the shape");
+            for (int i = 0; k && v && i < 12; i++)
+                CHECK(((float *)k->data)[i] == maker_value(m, "bias_k", i) &&
+                          ((float *)v->data)[i] == maker_value(m, "bias_v", i),
+                      "element %d", i);
+            CHECK(layer.config.add_zero_attn == 1, "add_zero_attn");
+            layer_free(&layer);
+        }
+    }
+    if (check_case("family/torch with bias_k alone or of another size")) {
+        for (int i = 0; i < 2; i++) {
+            maker_start(m);
+            maker_matrix(m, "in_proj_weight", 36, 12);
+            maker_add(m, "bias_k", "F32", 3, 1, 1, i ? 13 : 12, 0);
+            if (i)
+                maker_add(m, "bias_v", "F32", 3, 1, 1, 13, 0);
+            add_linear(m, "", "out_proj", 12, 12, 0);
+            maker_write(m, "torch.safetensors", 0);
+            request = request_of("torch.safetensors", NULL, 4);
+            refused(&request, i ? "bias_k|13|12" : "bias_k|bias_v is not|both or none");
+        }
+    }
+    free(m);
+}
+
 static void check_torch(void)
 {
     struct maker *m = malloc(sizeof *m);
@@ -260,39 +301,6 @@ static void check_torch(void)
             expect_bias(m, layer.weights.key_bias, "a.in_proj_bias", 12, 12);
             expect_bias(m, layer.weights.value_bias, "a.in_proj_bias", 24, 12);
             layer_free(&layer);
-        }
-    }
-    if (check_case("family/torch with bias_k")) {
-        maker_start(m);
-        maker_matrix(m, "in_proj_weight", 36, 12);
-        maker_add(m, "bias_k", "F32", 3, 1, 1, 12, 0);
-        maker_add(m, "bias_v", "F32", 3, 1, 1, 12, 0);
-        add_linear(m, "", "out_proj", 12, 12, 0);
-        maker_write(m, "torch.safetensors", 0);
-        request = request_of("torch.safetensors", NULL, 4);
-        request.add_zero_attn = 1;
-        if (load(&request, &layer, "torch.nn.MultiheadAttention", "4 4 3 3, 12 12 12, 12") == 0) {
-            const headway_tensor *k = layer.weights.bias_k, *v = layer.weights.bias_v;
-            CHECK(k && v && k->rank == 2 && k->shape[0] == 4 && k->shape[1] == 3, "the shape");
-            for (int i = 0; k && v && i < 12; i++)
-                CHECK(((float *)k->data)[i] == maker_value(m, "bias_k", i) &&
-                          ((float *)v->data)[i] == maker_value(m, "bias_v", i),
-                      "element %d", i);
-            CHECK(layer.config.add_zero_attn == 1, "add_zero_attn");
-            layer_free(&layer);
-        }
-    }
-    if (check_case("family/torch with bias_k alone or of another size")) {
-        for (int i = 0; i < 2; i++) {
-            maker_start(m);
-            maker_matrix(m, "in_proj_weight", 36, 12);
-            maker_add(m, "bias_k", "F32", 3, 1, 1, i ? 13 : 12, 0);
-            if (i)
-                maker_add(m, "bias_v", "F32", 3, 1, 1, 13, 0);
-            add_linear(m, "", "out_proj", 12, 12, 0);
-            maker_write(m, "torch.safetensors", 0);
-            request = request_of("torch.safetensors", NULL, 4);
-            refused(&request, i ? "bias_k|13|12" : "bias_k|bias_v is not|both or none");
         }
     }
     free(m);
@@ -449,6 +457,7 @@ void check_families(void)
     static const char *const t5[] = {"q", "k", "v", "o"};
     static const char *const distil[] = {"q_lin", "k_lin", "v_lin", "out_lin"};
     check_torch();
+    check_torch_added();
     check_separate("BERT", "encoder.layer.0.attention.", "0", bert, 4, 15);
     check_separate("BERT", "", NULL, bert, 4, 15);
     check_separate("BERT", "roberta.encoder.layer.3.attention.", "roberta.encoder", bert, 4, 8);
