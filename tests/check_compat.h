@@ -8,6 +8,8 @@
 #include "check.h"
 #include "headway/headway.h"
 
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
 enum { B = 2, HQ = 4, HKV = 2, D = 8, MOST = 16 }; /* MOST: of Lq and of Lk */
 
 /* Dense (B, L, H, D) of the lengths below; new for each case. */
@@ -36,6 +38,8 @@ void our_answer(headway_attention_params params);
 /* Within rounding; `differ`: somewhere they are further apart than any rounding. */
 void agree(const char *what);
 void differ(const char *what);
+void agree_weights(const char *what); /* too */
+int apart(double a, double b);
 void agree_on(const double *a, const double *b, int count, const char *what);
 
 extern const headway_engine *engine;
@@ -43,11 +47,25 @@ headway_tensor tensor(void *data, headway_dtype dtype, int rank, const int *shap
 /* random numbers of the case */
 extern uint64_t random_state;
 
+/* Masks of (B, HQ, lq, lk) of the same random content; row 1 of every head excludes all. */
+extern unsigned char mask_bool[B * HQ * MOST * MOST];
+extern float mask_float[B * HQ * MOST * MOST];
+extern headway_tensor mask;
+void draw_masks(void);
+int at4(int b, int h, int i, int j);
+headway_attention_params with_mask(void *data, headway_dtype dtype);
+/* For struct peer. */
+int bool_attends(int b, int h, int i, int j);
+double add_float(double s, int b, int h, int i, int j);
+int top_left(int b, int h, int i, int j);
+int bottom_right(int b, int h, int i, int j);
+int never(int b, int h, int i, int j);
+
 struct test {
     const char *name; /* as in the README's table */
     void (*run)(void);
 };
-extern const struct test layer_tests[];
-extern const int layer_test_count;
+extern const struct test operator_tests[], layer_tests[], runtime_tests[];
+extern const int operator_test_count, layer_test_count, runtime_test_count;
 
 #endif

@@ -212,8 +212,8 @@ static void mha_mask(void)
         attn_mask[n] = !attends[n % (length * keys)];
     peer_layer();
     headway_attention_params params = plain;
-    const headway_tensor mask = tensor(attends, HEADWAY_BOOL, 2, (int[]){length, keys});
-    params.mask = &mask;
+    const headway_tensor masking = tensor(attends, HEADWAY_BOOL, 2, (int[]){length, keys});
+    params.mask = &masking;
     same(params, "turned round");
 }
 
@@ -224,8 +224,8 @@ static void mha_mask3(void)
     check_fill_normal(&random_state, float_mask, N * H * length * keys, 1);
     peer_layer();
     headway_attention_params params = plain;
-    const headway_tensor mask = tensor(float_mask, HEADWAY_F32, 4, (int[]){N, H, length, keys});
-    params.mask = &mask;
+    const headway_tensor masking = tensor(float_mask, HEADWAY_F32, 4, (int[]){N, H, length, keys});
+    params.mask = &masking;
     same(params, "as rank 4");
 }
 
@@ -240,8 +240,8 @@ static void mha_padding(void)
             attends[n * keys + j] = !(padding[n * keys + j] = j >= lengths[n]);
     peer_layer();
     headway_attention_params params = plain;
-    const headway_tensor mask = tensor(attends, HEADWAY_BOOL, 4, (int[]){N, 1, 1, keys});
-    params.mask = &mask;
+    const headway_tensor masking = tensor(attends, HEADWAY_BOOL, 4, (int[]){N, 1, 1, keys});
+    params.mask = &masking;
     same(params, "as a mask");
     params.mask = NULL;
     params.key_lengths = lengths;
@@ -262,8 +262,8 @@ static void mha_merged(void)
     }
     peer_layer();
     headway_attention_params params = plain;
-    const headway_tensor mask = tensor(merged, HEADWAY_F32, 4, (int[]){N, H, length, keys});
-    params.mask = &mask;
+    const headway_tensor masking = tensor(merged, HEADWAY_F32, 4, (int[]){N, H, length, keys});
+    params.mask = &masking;
     same(params, "their sum");
 }
 
@@ -293,8 +293,8 @@ static void mha_appended(void)
             attn_mask[n] = !attends[n % (length * keys)];
         peer_layer();
         headway_attention_params params = plain;
-        const headway_tensor mask = tensor(attends, HEADWAY_BOOL, 2, (int[]){length, keys});
-        params.mask = &mask;
+        const headway_tensor masking = tensor(attends, HEADWAY_BOOL, 2, (int[]){length, keys});
+        params.mask = &masking;
         same(params, "bias_k and bias_v, then zeros");
     }
 }
