@@ -22,13 +22,13 @@
 
 headway_bits_fn headway_bits_avx512;
 
-/* Bit i of byte p: lines[i][p] != 0, for i < n and the keys in mask. */
-INLINE __m512i gather_bits(const unsigned char *const *lines, int n, __mmask64 mask)
+/* Bit i of byte p: lines[i][at + p] != 0, for i < n and the keys p in mask. */
+INLINE __m512i gather_bits(const unsigned char *const *lines, int n, int at, __mmask64 mask)
 {
     __m512i bits = _mm512_setzero_si512();
 
     for (int i = 0; i < n; i++) {
-        const __m512i line = _mm512_maskz_loadu_epi8(mask, lines[i]);
+        const __m512i line = _mm512_maskz_loadu_epi8(mask, lines[i] + at);
         const __m512i bit = _mm512_set1_epi8((char)(1 << i));
         bits = _mm512_mask_add_epi8(bits, _mm512_test_epi8_mask(line, line), bits, bit);
     }
@@ -77,27 +77,22 @@ INLINE void side_by_side(__m512i *t)
 
 void headway_bits_avx512(uint64_t *allowed, const unsigned char *const *lines, int n, int k)
 {
-    const unsigned char *at[HEADWAY_MAX_WIDTH];
-
-    for (int j = 0; j < n; j++)
-        at[j] = lines[j];
     for (int p = 0; p < k; p += KEYS) {
         const __mmask64 mask = k - p < KEYS ? (UINT64_C(1) << (k - p)) - 1 : UINT64_MAX;
         __m512i t[8];
         UNROLL
         for (int g = 0; g < 8; g++) {
             const int rest = n - g * LINES;
-            t[g] = gather_bits(at + (rest > 0 ? g * LINES : 0), rest < LINES ? rest : LINES, mask);
+            t[g] = gather_bits(lines + (rest > 0 ? g * LINES : 0), rest < LINES ? rest : LINES, p,
+                               mask);
         }
         side_by_side(t);
         UNROLL
         for (int i = 0; i < 8; i++) {
-            const int words = k - p - 8 * i;
-            if (words > 0)
-                _mm512_mask_storeu_epi64(allowed + p + 8 * i,
-                                         words < 8 ? (__mmask8)((1u << words) - 1) : 0xFF, t[i]);
+            const int words = k - p - 8 * i > 0 ? k - p - 8 * i : 0;
+            const unsigned first = words < 8 ? (1u << words) - 1 : 0xFF;
+            if (words)
+                _mm512_mask_storeu_epi64(allowed + p + 8 * i, (__mmask8)first, t[i]);
         }
-        for (int j = 0; j < n; j++)
-            at[j] += KEYS;
     }
 }

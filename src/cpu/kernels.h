@@ -34,6 +34,15 @@
 #define HEADWAY_MAX_VECTORS 4
 #define HEADWAY_MAX_WIDTH 64
 
+/* Lines of memory that will be needed soon: `floats` floats from each of lines[at .. count - 1]. A
+ * kernel may ask the cache for some of them between its tiles, a few at a time so that they do not
+ * stand in the way of its own loads, and moves `at`. They have no part in any result. */
+struct headway_ahead {
+    float *const *lines;
+    int at, count;
+    int64_t floats;
+};
+
 /* One tile row of GEMM: for i < m, v < vectors, l < lanes
  *
  *   start = accumulate ? c(i,v,l) * (scale ? scale[v*lanes + l] : 1) : +0
@@ -49,15 +58,6 @@
  * and P . V (a: values read along keys, b: weights, accumulate with the rescaling of the online
  * softmax).
  * Error: (k + 1) * 2^-24 * sum |a b| against exact arithmetic, plus rounding of scale and bias. */
-/* Lines of memory that will be needed soon: `floats` floats from each of lines[at .. count - 1]. A
- * kernel may ask the cache for some of them between its tiles, a few at a time so that they do not
- * stand in the way of its own loads, and moves `at`. They have no part in any result. */
-struct headway_ahead {
-    float *const *lines;
-    int at, count;
-    int64_t floats;
-};
-
 struct headway_gemm {
     int64_t m;
     int64_t k;
