@@ -314,6 +314,29 @@ static void check_nothing(const struct subject *s)
     }
 }
 
+/* Rows without a key give the sink itself, alone in a tile and beside rows that have keys. */
+static void check_sinks(const struct subject *s)
+{
+    const struct shape shape = {2, 40, 150, 6, 3, 8, 8};
+    for (int n = 0; n < 3; n++) {
+        struct problem *p = problem_make(&shape, (uint64_t)n);
+        problem_sinks(p);
+        p->causal = HEADWAY_CAUSAL_OFFSETS;
+        p->offsets[0] = n == 0 ? -100 : -20;
+        p->offsets[1] = -1;
+        p->weights = (enum weights_kind)n;
+        if (check_case("%s: the lse of rows that see no key, %s", s->isa, problem_name(p))) {
+            struct answer a = attend(s->engines[n], p, LAYOUT_DENSE, 1);
+            for (int64_t b = 0; b < 2; b++)
+                for (int64_t i = 0; i < -p->offsets[b] && i < shape.queries; i++)
+                    for (int64_t h = 0; h < shape.heads; h++)
+                        check_bits(lse_at(p, &a, b, i, h), &p->sinks[h], 1, "the sink");
+            answer_free(&a);
+        }
+        problem_free(p);
+    }
+}
+
 /* Packed sequences as a batch with lengths. */
 static void check_packed(const struct subject *s)
 {
@@ -478,6 +501,7 @@ void check_equalities(const struct subject *s)
     check_masks_as(s);
     check_windows_as(s);
     check_nothing(s);
+    check_sinks(s);
     check_packed(s);
     check_broadcasts(s);
     check_turned(s);
