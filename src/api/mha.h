@@ -13,7 +13,7 @@ struct headway_mha {
     const headway_engine *engine;
     int64_t heads, kv_heads, size, value_size;
     struct headway_linear linear[PROJECTIONS];
-    const float *norm[2]; /* of QUERY and KEY, (D), or NULL */
+    const float *norm[2]; /* of QUERY and KEY: (D), sixteenths, or NULL */
     double norm_eps;
     struct headway_rope rope;
     headway_rope_scaling scaling;

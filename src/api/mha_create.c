@@ -335,7 +335,7 @@ static void fill_extras(const headway_mha_config *config, const headway_mha_weig
     for (int i = QUERY; i <= KEY; i++) {
         float *to = at + room->norm + i * made->size;
         for (int64_t d = 0; norms[i] && d < made->size; d++)
-            to[d] = ((const float *)norms[i]->data)[d * headway_stride(norms[i], 0)];
+            to[d] = ((const float *)norms[i]->data)[d * headway_stride(norms[i], 0)] / 16.0f;
         made->norm[i] = norms[i] ? to : NULL;
     }
     if (made->rope.size) {

@@ -15,8 +15,8 @@
 #define HALF_PI_LOW 0x1.1a62633145c06p-54
 #define TWO_PI 0x1.921fb54442d18p+2
 
-/* Tokens of one task: their lines of the tables stay in level 1 while the heads pass by. */
-#define TURN_TOKENS 32
+/* Tokens of one task: their lines of the tables stay near while the heads pass by. */
+#define TURN_TOKENS 64
 
 /* x = m 2^e with m within sqrt(1/2) .. sqrt(2): log m = 2 artanh(s), s = (m - 1) / (m + 1) below
  * 0.172, whose series ends at s^25: the rest is below 2^-68. */
@@ -200,21 +200,35 @@ void headway_rope_tables(const headway_rope_config *config, int64_t size, float 
 
 /* ---- the pass ---------------------------------------------------------------------------------- */
 
-static void norm_line(float *x, const float *norm, int64_t size, double eps)
+static void add_squares(double *restrict part, const float *restrict x)
+{
+    for (int l = 0; l < 8; l++)
+        part[l] += (double)x[l] * (double)x[l];
+}
+
+/* r of the norm. Sixteenfold, as 1 / FLT_MAX is subnormal. */
+static float norm_factor(const float *x, int64_t size, double eps)
 {
     double part[8] = {0};
     int64_t d = 0;
     for (; d + 8 <= size; d += 8)
-        for (int l = 0; l < 8; l++)
-            part[l] += (double)x[d + l] * (double)x[d + l];
-    for (; d < size; d++)
-        part[d % 8] += (double)x[d] * (double)x[d];
+        add_squares(part, x + d);
+    if (d < size) {
+        float rest[8] = {0};
+        for (int l = 0; d + l < size; l++)
+            rest[l] = x[d + l];
+        add_squares(part, rest);
+    }
     for (int n = 4; n >= 1; n /= 2)
         for (int l = 0; l < n; l++)
             part[l] += part[l + n];
-    const double r = 1.0 / sqrt(part[0] / (double)size + eps);
-    for (d = 0; d < size; d++)
-        x[d] = (float)((double)x[d] * r * (double)norm[d]);
+    return (float)(16.0 / sqrt(part[0] * (1.0 / (double)size) + eps));
+}
+
+static void norm_line(float *restrict x, const float *restrict norm, int64_t size, float r)
+{
+    for (int64_t d = 0; d < size; d++)
+        x[d] = x[d] * r * norm[d];
 }
 
 static void turn_half(float *restrict x, float *restrict y, const float *restrict cos,
@@ -253,21 +267,25 @@ static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t f
     const struct headway_rope *rope = job->rope;
     const int64_t half = rope->size / 2;
     int64_t line[TURN_TOKENS] = {0}; /* of the tables */
+    float r[TURN_TOKENS];            /* apart, so that lines' square roots overlap */
     float *y = at->y + headway_linear_offset(at, b, first, at->y_batch, at->y_row);
 
     for (int64_t n = 0; half && n < count; n++)
         line[n] = headway_place(job, b, first + n) * half;
-    for (int64_t h = 0; h < at->linear->groups; h++)
+    for (int64_t h = 0; h < at->linear->groups; h++, y += at->y_group) {
+        for (int64_t n = 0; job->norm && n < count; n++)
+            r[n] = norm_factor(y + n * at->y_row, at->linear->size, job->eps);
         for (int64_t n = 0; n < count; n++) {
-            float *x = y + h * at->y_group + n * at->y_row;
+            float *x = y + n * at->y_row;
             const float *cos = rope->cos + line[n], *sin = rope->sin + line[n];
             if (job->norm)
-                norm_line(x, job->norm, at->linear->size, job->eps);
+                norm_line(x, job->norm, at->linear->size, r[n]);
             if (rope->style == HEADWAY_ROPE_HALF)
                 turn_half(x, x + half, cos, sin, half);
             else
                 turn_interleaved(x, cos, sin, half);
         }
+    }
 }
 
 struct turn_run {

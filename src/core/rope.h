@@ -44,14 +44,14 @@ struct headway_places {
 /* Heads of a projection's live tokens, in place where the job has put them:
  *
  *   norm:  s = sum of x(d)^2 in double, as 8 sums over d mod 8 in order, then 4, 2, 1 of them;
- *          x(d) = x(d) * (1 / sqrt(s / D + eps)) * norm(d) in double, rounded once
+ *          x(d) = x(d) * r * norm(d), r = 16 / sqrt(s * (1 / D) + eps) rounded to float
  *   rope:  (x, y) = (x cos - y sin, x sin + y cos), each operation rounded to float
  *
- * Error of the norm: 1.001 u |x|; of the rotation of exact x and y: (u' + 2 u) (|x cos| + |y sin|),
+ * Error of the norm: 3.001 u |x|; of the rotation of exact x and y: (u' + 2 u) (|x cos| + |y sin|),
  * u' the tables' 1.002 u. */
 struct headway_turn_job {
     const struct headway_linear_job *at;
-    const float *norm; /* (D) or NULL */
+    const float *norm; /* (D), sixteenths of the weights, or NULL */
     double eps;
     const struct headway_rope *rope;
     struct headway_places places;

@@ -7,8 +7,8 @@
  *
  * Norm of x with errors dx. n = sqrt(mean(x^2) + eps) is a vector's length, so it moves by at most
  * dn = sqrt(mean(dx^2)), and not below sqrt(eps). With r = 1 / n, up to 1 / (n - dn):
- *   |hat - exact| <= |w| ((|x| + dx) r_up - |x| r) + 1.001 u |w| (|x| + dx) r_up
- * and no less by the other end, |x| (r - 1 / (n + dn)), which is smaller. The rest is in double.
+ *   |hat - exact| <= |w| ((|x| + dx) r_up - |x| r) + 3.001 u |w| (|x| + dx) r_up
+ * for r and two products; the other end, |x| (r - 1 / (n + dn)), is nearer. r itself is made in double.
  *
  * Rotation with tables off by dc and ds: for P = |x c| + |y s| and P_up the same with all errors
  * added to the magnitudes, products and their sum are rounded once each:
@@ -16,7 +16,8 @@
  * A table's entry is rounded to float from a double whose angle a and factor are off by 2^-48 of
  * themselves: dc = 1.002 u |c| + (a + 1) 2^-47 factor; the caller's tables are exact.
  *
- * Subnormal results lose 2^-150 for each rounding. */
+ * Subnormal results lose 2^-150 for each rounding; so does a sixteenth of w, which is multiplied by at
+ * most 16 sqrt(D) (2^-140 in all). */
 
 #define PI 3.14159265358979323846264338327950288L
 
@@ -112,7 +113,7 @@ static void norm_line(const struct turn *t, double *x, double *dx, int64_t size)
     for (int64_t d = 0; d < size; d++) {
         double w = reference_at(t->norm, d * t->norm->stride[0]);
         double reach = fabs(w) * (fabs(x[d]) + dx[d]) * up;
-        dx[d] = reach - fabs(w * x[d]) / n + 1.001 * ROUNDOFF * reach + SUBNORMAL;
+        dx[d] = reach - fabs(w * x[d]) / n + 3.001 * ROUNDOFF * reach + 0x1p-140;
         x[d] = x[d] * w / n;
     }
 }
