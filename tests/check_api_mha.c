@@ -62,6 +62,28 @@ static headway_tensor tensor(int offset, int rank, int64_t a, int64_t b, int64_t
     return headway_tensor_dense(f.memory + offset, HEADWAY_F32, rank, shape);
 }
 
+/* What a layer may have beside its projections, and what a call of such a layer may. */
+static void reset_extras(void)
+{
+    static const int64_t weights[4] = {B, HEADS, LQ, LK}, positions[2] = {B, LQ};
+    f.rope = (headway_rope_config)HEADWAY_ROPE_CONFIG_INIT;
+    f.rope.style = HEADWAY_ROPE_HALF;
+    f.rope.positions = POSITIONS;
+    f.query_norm = tensor(3000, 1, D, 0, 0);
+    f.key_norm = tensor(3010, 1, D, 0, 0);
+    f.bias_k = tensor(3020, 2, KV_HEADS, D, 0);
+    f.bias_v = tensor(3040, 2, KV_HEADS, DV, 0);
+    f.cosine = tensor(3060, 2, POSITIONS, D / 2, 0);
+    f.sine = tensor(3100, 2, POSITIONS, D / 2, 0);
+    for (int k = 0; k < D / 2; k++)
+        f.factors[k] = 1 + k;
+    f.weights_out = headway_tensor_dense(f.memory + 4000, HEADWAY_F32, 4, weights);
+    f.positions = headway_tensor_dense(f.places, HEADWAY_I32, 2, positions);
+    f.positions.stride[0] = LK;
+    for (int x = 0; x < B * LK; x++)
+        f.places[x] = x % POSITIONS;
+}
+
 static void reset(void)
 {
     static const int64_t mask[4] = {B, HEADS, LQ, LK};
@@ -91,17 +113,7 @@ static void reset(void)
     f.weights.key_bias = &f.bk;
     f.weights.value_bias = &f.bv;
     f.weights.out_bias = &f.bo;
-    f.rope = (headway_rope_config)HEADWAY_ROPE_CONFIG_INIT;
-    f.rope.style = HEADWAY_ROPE_HALF;
-    f.rope.positions = POSITIONS;
-    f.query_norm = tensor(3000, 1, D, 0, 0);
-    f.key_norm = tensor(3010, 1, D, 0, 0);
-    f.bias_k = tensor(3020, 2, KV_HEADS, D, 0);
-    f.bias_v = tensor(3040, 2, KV_HEADS, DV, 0);
-    f.cosine = tensor(3060, 2, POSITIONS, D / 2, 0);
-    f.sine = tensor(3100, 2, POSITIONS, D / 2, 0);
-    for (int k = 0; k < D / 2; k++)
-        f.factors[k] = 1 + k;
+    reset_extras();
     f.engine = engine;
     f.config_at = &f.config;
     f.weights_at = &f.weights;
@@ -115,13 +127,6 @@ static void reset(void)
     f.out = tensor(2500, 3, B, LQ, EO);
     f.lse = tensor(2700, 3, B, HEADS, LQ);
     f.mask = headway_tensor_dense(f.memory + 2800, HEADWAY_F32, 4, mask);
-    const int64_t weights_shape[4] = {B, HEADS, LQ, LK};
-    f.weights_out = headway_tensor_dense(f.memory + 4000, HEADWAY_F32, 4, weights_shape);
-    f.positions = headway_tensor_dense(f.places, HEADWAY_I32, 2, weights_shape);
-    f.positions.shape[1] = LQ;
-    f.positions.stride[0] = LK;
-    for (int x = 0; x < B * LK; x++)
-        f.places[x] = x % POSITIONS;
     f.params.mask = &f.mask;
     f.params.lse = &f.lse;
     f.query_at = &f.query;
