@@ -178,7 +178,7 @@ static void b15(const struct subject *s)
         for (int x = 0; x < COUNT(line); x++)
             line[x] = x % 7 == 3 ? -INFINITY : check_normal(&p->random);
         headway_tensor mask = headway_tensor_dense(line, HEADWAY_F32, 4, full);
-        memcpy(mask.stride, strides[n], sizeof mask.stride);
+        memcpy(mask.stride, strides[n], sizeof strides[n]);
         CHECK(call_with_mask(s, p, &mask, out) == HEADWAY_OK, "strides %d", n);
         problem_mask(p, MASK_F32, 4, 15);
         for (int64_t b = 0; b < 8; b++)
