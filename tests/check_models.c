@@ -1,4 +1,5 @@
-/* Small models of known architectures, as case.json says, each run through the command. A run
+/* Small models of known architectures, as case.json says, each run through the command and,
+ * on every row, through the API. A run
  * through a cache, which this version does not have, must be refused by name; the same rows are then
  * computed without one, for a cache must not change what a run means. */
 #include <cjson/cJSON.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api_call.h"
 #include "check.h"
 #include "command.h"
 
@@ -114,16 +116,10 @@ static void refuse(const struct run *run, const char *words)
     CHECK(!file_exists(folder_path("output.npy")), "a refusal left an output file");
 }
 
-static void compute(const struct run *run)
+/* The files of one call, which are removed. */
+static void compare(const struct run *run)
 {
     const cJSON *item;
-    struct arguments a;
-    struct outcome outcome;
-    build(run, 0, &a);
-    command_run(&a, run->folder, NULL, &outcome);
-    CHECK(outcome.status == 0, "exit %d: %.300s", outcome.status, outcome.err);
-    if (outcome.status)
-        return;
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(run->json, "expected"))
     {
         char name[64], expected[8192];
@@ -132,6 +128,21 @@ static void compute(const struct run *run)
         expect_close(folder_path(name), expected, run->tolerance, 1, run->label);
         remove(folder_path(name));
     }
+}
+
+static void compute(const struct run *run)
+{
+    struct arguments a;
+    struct outcome outcome;
+    build(run, 0, &a);
+    command_run(&a, run->folder, NULL, &outcome);
+    CHECK(outcome.status == 0, "exit %d: %.300s", outcome.status, outcome.err);
+    if (outcome.status)
+        return;
+    compare(run);
+    for (const char *const *row = api_rows(); *row; row++)
+        if (api_call(&a, run->folder, *row) == 0)
+            compare(run);
     right++;
 }
 

@@ -1,8 +1,9 @@
-/* The calls made from ONNX's node tests, each through the command: outputs, and the weights after
- * the softmax where ONNX gives them. */
+/* The calls made from ONNX's node tests, each through the command and, on every row, through the API:
+ * outputs, and the weights after the softmax where ONNX gives them. */
 #include <stdio.h>
 #include <string.h>
 
+#include "api_call.h"
 #include "check.h"
 #include "command.h"
 
@@ -34,6 +35,20 @@ static int start(const struct node_case *node, struct arguments *a, char *text, 
     return 0;
 }
 
+/* The files of one call, which are removed. */
+static void compare(const struct node_case *node)
+{
+    char expected[4400];
+    snprintf(expected, sizeof expected, "%s/expected.npy", node->folder);
+    expect_close(folder_path("y.npy"), expected, node->tolerance, 0, node->name);
+    remove(folder_path("y.npy"));
+    if (node->probs_tolerance > 0) {
+        snprintf(expected, sizeof expected, "%s/expected-probs.npy", node->folder);
+        expect_close(folder_path("probs.npy"), expected, node->probs_tolerance, 0, node->name);
+        remove(folder_path("probs.npy"));
+    }
+}
+
 static void run_case(const struct node_case *node)
 {
     struct arguments a;
@@ -53,14 +68,11 @@ static void run_case(const struct node_case *node)
     if (outcome.status)
         return;
     computed++;
-    if (node->probs_tolerance > 0) {
-        expect_close(folder_path("probs.npy"), expected, node->probs_tolerance, 0, node->name);
-        probs++;
-    }
-    snprintf(expected, sizeof expected, "%s/expected.npy", node->folder);
-    expect_close(folder_path("y.npy"), expected, node->tolerance, 0, node->name);
-    remove(folder_path("y.npy"));
-    remove(folder_path("probs.npy"));
+    probs += node->probs_tolerance > 0;
+    compare(node);
+    for (const char *const *row = api_rows(); *row; row++)
+        if (api_call(&a, node->folder, *row) == 0)
+            compare(node);
 }
 
 int main(int argc, char **argv)

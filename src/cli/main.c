@@ -47,7 +47,7 @@ static int pipeline(const struct options *options, int *differs, char *error)
         tell(problem.note);
     if (!failed)
         tell(problem.warning);
-    problem_free(&problem);
+    problem_unload(&problem);
     return failed;
 }
 

@@ -217,7 +217,7 @@ static int load_rope(struct problem *p, char *error)
     return 0;
 }
 
-int problem_params(struct problem *p, char *error)
+int problem_set_params(struct problem *p, char *error)
 {
     p->params = (headway_attention_params)HEADWAY_ATTENTION_PARAMS_INIT;
     return load_sequences(p, error) || load_places(p, error) || load_scores(p, error) ||

@@ -244,12 +244,12 @@ int problem_load(const struct options *options, struct problem *p, char *error)
     p->options = options;
     p->is_layer = options_is_layer(options);
     return (p->is_layer && load_layer(p, error)) || load_inputs(p, error) ||
-                   problem_params(p, error) || problem_results(p, error)
+                   problem_set_params(p, error) || problem_results(p, error)
                ? -1
                : 0;
 }
 
-void problem_free(struct problem *p)
+void problem_unload(struct problem *p)
 {
     for (int i = 0; i < 3; i++)
         array_free(&p->inputs[i]);

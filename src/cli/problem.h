@@ -33,10 +33,10 @@ struct problem {
 
 /* Reads and checks all files. 0, or -1 with error; free it either way. */
 int problem_load(const struct options *options, struct problem *problem, char *error);
-void problem_free(struct problem *problem);
+void problem_unload(struct problem *problem);
 
 /* The parts of problem_load() after the inputs: params, then results. 0, or -1 with error. */
-int problem_params(struct problem *problem, char *error);
+int problem_set_params(struct problem *problem, char *error);
 int problem_results(struct problem *problem, char *error);
 
 /* (B, H, L, size) as (B, L, H, size). */
