@@ -267,7 +267,12 @@ static void run_layer(const headway_engine *engine, int64_t batch, int64_t rows,
     headway_mha *mha = NULL;
     size_t bytes = 0;
 
+    headway_rope_config rope = HEADWAY_ROPE_CONFIG_INIT;
+    rope.style = HEADWAY_ROPE_HALF;
+    rope.positions = rows;
     config.heads = heads;
+    config.rope = &rope;
+    config.add_zero_attn = 1;
     weights.fused = &fused;
     weights.fused_bias = &bias;
     weights.out = &last;
