@@ -242,6 +242,10 @@ static void packed(void)
 static void refusals(void)
 {
     static const char *const table[][2] = {
+        {ATTEND "--output y.npy --probs nowhere/p.npy", "nowhere/p.npy"},
+        {ATTEND "--output y.npy --lse l.npy --probs-mean nowhere/m.npy", "nowhere/m.npy"},
+        {"attend --query qlong.npy --key klong.npy --value klong.npy --output y.npy --probs p.npy",
+         "--probs|too large"},
         {ATTEND "--output y.npy --interval q.npy", "--interval|f32|integers"},
         {ATTEND "--output y.npy --interval bools.npy", "--interval|bool"},
         {ATTEND "--output y.npy --interval two.npy", "interval"},
@@ -277,6 +281,9 @@ static void refusals(void)
          "--query-offsets n22.npy",
          "--query-offsets|rank 2"},
     };
+    /* Without rows or keys to read, and more weights than a size counts. */
+    cli_write("qlong.npy", ARRAY_F32, 4, (int64_t[]){1, 1 << 30, 8, 0}, (double[1]){0});
+    cli_write("klong.npy", ARRAY_F32, 4, (int64_t[]){1, 1 << 30, 1, 0}, (double[1]){0});
     cli_write("qo4.npy", ARRAY_I32, 1, (int64_t[]){2}, (double[]){0, 4});
     cli_write("qo5.npy", ARRAY_I32, 1, (int64_t[]){2}, (double[]){0, 5});
     cli_write("ko3.npy", ARRAY_I32, 1, (int64_t[]){3}, (double[]){0, 5, 7});

@@ -55,13 +55,16 @@ static int check_paths(const struct problem *p, char *error)
 }
 
 /* An output beside the first, where it is asked for, and the tensor of all its elements. */
-static int make(const char *path, struct array *array, int rank, const int64_t *shape,
-                headway_tensor *tensor, char *error)
+static int make(const char *flag, const char *path, struct array *array, int rank,
+                const int64_t *shape, headway_tensor *tensor, char *error)
 {
+    char detail[ERROR_SIZE];
     if (!path)
         return 0;
-    if (array_make(array, ARRAY_F32, rank, shape, error))
+    if (array_make(array, ARRAY_F32, rank, shape, detail)) {
+        snprintf(error, ERROR_SIZE, "--%s: %.400s", flag, detail);
         return -1;
+    }
     *tensor = headway_tensor_dense(array->data, HEADWAY_F32, rank, shape);
     return 0;
 }
@@ -79,9 +82,9 @@ int problem_results(struct problem *p, char *error)
     int64_t width = p->is_layer ? p->layer.out_width : p->value_head_size;
     shape[query->rank - 1] = p->is_layer || query->rank >= axes ? width : p->heads * width;
     if (check_paths(p, error) || array_make(&p->result, ARRAY_F32, query->rank, shape, error) ||
-        make(o->lse, &p->lse, packed ? 2 : 3, by_head + packed, &p->lse_tensor, error) ||
-        make(o->probs, &p->probs, 4, by_head, &p->probs_tensor, error) ||
-        make(o->probs_mean, &p->mean, 3, by_row, &p->mean_tensor, error))
+        make("lse", o->lse, &p->lse, packed ? 2 : 3, by_head + packed, &p->lse_tensor, error) ||
+        make("probs", o->probs, &p->probs, 4, by_head, &p->probs_tensor, error) ||
+        make("probs-mean", o->probs_mean, &p->mean, 3, by_row, &p->mean_tensor, error))
         return -1;
     p->out = problem_out(p, p->result.data);
     if (p->lse.data)
