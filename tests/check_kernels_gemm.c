@@ -36,7 +36,8 @@ struct gemm_case {
     enum values values;
     int count[HEADWAY_MAX_VECTORS]; /* all lanes in every vector: count is passed as NULL or not */
     int pass_count;
-    int padding; /* c_row beyond the longest count */
+    int padding;  /* c_row beyond the longest count */
+    int extremes; /* highest and lowest are asked for, without count */
 };
 
 struct operands {
@@ -45,6 +46,7 @@ struct operands {
     float c[HEADWAY_MAX_VECTORS][MAX_M * MAX_STRIDE];        /* before */
     float expected[HEADWAY_MAX_VECTORS][MAX_M * MAX_STRIDE]; /* after */
     float scale[HEADWAY_MAX_WIDTH], bias[HEADWAY_MAX_WIDTH];
+    float highest[HEADWAY_MAX_WIDTH], lowest[HEADWAY_MAX_WIDTH]; /* before */
     int64_t a_count, a_base, c_count[HEADWAY_MAX_VECTORS];
     ptrdiff_t a_row, a_col, c_row;
 };
@@ -94,6 +96,10 @@ static void fill_operands(struct subject *s, const struct gemm_case *x)
     fill_values(s, x, o.b, (int64_t)x->k * w);
     fill_values(s, x, o.scale, w);
     fill_values(s, x, o.bias, w);
+    for (int j = 0; j < w; j++) {
+        o.highest[j] = below(s, 2) ? -INFINITY : 0.5f;
+        o.lowest[j] = below(s, 2) ? INFINITY : -0.5f;
+    }
 
     int longest = 1;
     for (int v = 0; v < x->vectors; v++)
@@ -172,6 +178,35 @@ static void against_double(struct subject *s, const struct gemm_case *x)
         }
 }
 
+/* highest and lowest of one column against the scalar row's results; NULL when not asked for. */
+static void check_extremes(struct subject *s, const struct gemm_case *x, const float *highest,
+                           const float *lowest, int v, int l)
+{
+    const int lanes = s->row->lanes;
+    float high = o.highest[v * lanes + l], low = o.lowest[v * lanes + l];
+    for (int i = 0; i < x->m; i++) {
+        const float c = o.expected[v][i * o.c_row + l];
+        high = c > high ? c : high;
+        low = c < low ? c : low;
+    }
+    CHECK(highest[v * lanes + l] == high, "%s: highest of column %d is %g, not %g", s->label,
+          v * lanes + l, (double)highest[v * lanes + l], (double)high);
+    CHECK(lowest[v * lanes + l] == low, "%s: lowest of column %d is %g, not %g", s->label,
+          v * lanes + l, (double)lowest[v * lanes + l], (double)low);
+}
+
+static void release_extremes(struct subject *s, const struct gemm_case *x, float *highest,
+                             float *lowest)
+{
+    if (!highest)
+        return;
+    for (int v = 0; v < x->vectors; v++)
+        for (int l = 0; l < s->row->lanes; l++)
+            check_extremes(s, x, highest, lowest, v, l);
+    check_guard_free(highest);
+    check_guard_free(lowest);
+}
+
 static void run_guarded(struct subject *s, const struct gemm_case *x, int at_end)
 {
     const size_t w = (size_t)(s->row->lanes * x->vectors);
@@ -189,6 +224,10 @@ static void run_guarded(struct subject *s, const struct gemm_case *x, int at_end
     g.count = count;
     for (int v = 0; v < x->vectors; v++)
         g.c[v] = guarded(o.c[v], o.c_count[v], at_end);
+    if (x->extremes && !x->pass_count) {
+        g.highest = guarded(o.highest, (int64_t)w, at_end);
+        g.lowest = guarded(o.lowest, (int64_t)w, at_end);
+    }
 
     environment_enter();
     s->row->gemm(&g);
@@ -201,6 +240,7 @@ static void run_guarded(struct subject *s, const struct gemm_case *x, int at_end
     release_read_only(s, count, x->count, (size_t)x->vectors * sizeof *count, "count");
     for (int v = 0; v < x->vectors; v++)
         release_written(s, g.c[v], o.expected[v], o.c_count[v], x->count[v], o.c_row, "c");
+    release_extremes(s, x, g.highest, g.lowest);
 }
 
 static void run(struct subject *s, const struct gemm_case *x)
@@ -225,6 +265,7 @@ static void draw(struct subject *s, struct gemm_case *x)
     x->accumulate = bits & 1;
     x->scale = bits >> 1 & 1;
     x->bias = bits >> 2 & 1;
+    x->extremes = below(s, 2);
     x->layout = (enum layout)below(s, LAYOUTS);
     x->padding = below(s, 2) ? 0 : below(s, s->row->lanes + 5);
     x->values = below(s, 8) ? NORMAL : (enum values)(1 + below(s, VALUES - 1));

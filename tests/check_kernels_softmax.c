@@ -53,6 +53,7 @@ struct softmax_case {
     int keys, vectors, form;
     enum kind mode;
     int finite;
+    int extremes; /* highest and lowest are given */
 };
 
 static struct block before, after; /* after: the scalar row's scores */
@@ -290,6 +291,23 @@ static void lane_against_double(struct subject *s, const struct softmax_case *x,
     check_bound(measured, exact, bound, x->keys + 3, s->label);
 }
 
+/* The highest or the lowest of a lane's scores, in guarded memory. */
+static float *guarded_extremes(const struct subject *s, const struct softmax_case *x, int highest,
+                               int at_end)
+{
+    const int w = s->row->lanes * x->vectors;
+    float found[WIDTH];
+    for (int lane = 0; lane < w; lane++) {
+        found[lane] = highest ? -INFINITY : INFINITY;
+        for (int j = 0; j < x->keys; j++) {
+            const float score = before.scores[j * w + lane];
+            if (highest ? score > found[lane] : score < found[lane])
+                found[lane] = score;
+        }
+    }
+    return guarded(found, w, at_end);
+}
+
 static void run_guarded(struct subject *s, const struct softmax_case *x, const struct state *old,
                         const struct state *new, int at_end)
 {
@@ -314,6 +332,10 @@ static void run_guarded(struct subject *s, const struct softmax_case *x, const s
     g.allowed = allowed;
     g.first = first;
     g.last = last;
+    float *highest = x->extremes ? guarded_extremes(s, x, 1, at_end) : NULL;
+    float *lowest = x->extremes ? guarded_extremes(s, x, 0, at_end) : NULL;
+    g.highest = highest;
+    g.lowest = lowest;
 
     environment_enter();
     s->row->softmax(&g);
@@ -325,6 +347,10 @@ static void run_guarded(struct subject *s, const struct softmax_case *x, const s
     release_read_only(s, allowed, before.allowed, (size_t)x->keys * sizeof *allowed, "allowed");
     release_read_only(s, first, before.first, (size_t)w * sizeof *first, "first");
     release_read_only(s, last, before.last, (size_t)w * sizeof *last, "last");
+    if (x->extremes) {
+        check_guard_free(highest);
+        check_guard_free(lowest);
+    }
     release_written(s, g.scores, after.scores, count, w, w, "scores");
     release_written(s, g.row_max, new->row_max, w, w, w, "row_max");
     release_written(s, g.row_sum, new->row_sum, w, w, w, "row_sum");
@@ -382,8 +408,10 @@ static void softmax_case(struct subject *s, struct softmax_case *x)
         check_rules(s, x, &old, &new);
         for (int lane = 0; lane < w && x->finite; lane++)
             lane_against_double(s, x, lane, &old, &new);
-        run_guarded(s, x, &old, &new, 0);
-        run_guarded(s, x, &old, &new, 1);
+        for (x->extremes = 0; x->extremes <= (x->form == 0); x->extremes++) {
+            run_guarded(s, x, &old, &new, 0);
+            run_guarded(s, x, &old, &new, 1);
+        }
     }
 }
 

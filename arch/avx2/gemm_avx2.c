@@ -72,6 +72,16 @@ tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
             UNROLL for (int r = 0; r < rows; r++)
                 sum[r][v] = _mm256_add_ps(sum[r][v], bias);
         }
+        if (g->highest) {
+            __m256 highest = _mm256_loadu_ps(g->highest + v * LANES);
+            __m256 lowest = _mm256_loadu_ps(g->lowest + v * LANES);
+            UNROLL for (int r = 0; r < rows; r++) {
+                highest = _mm256_max_ps(sum[r][v], highest);
+                lowest = _mm256_min_ps(sum[r][v], lowest);
+            }
+            _mm256_storeu_ps(g->highest + v * LANES, highest);
+            _mm256_storeu_ps(g->lowest + v * LANES, lowest);
+        }
         float *c = g->c[v] + i * c_row;
         UNROLL for (int r = 0; r < rows; r++)
             _mm256_storeu_ps(c + r * c_row, sum[r][v]);

@@ -89,6 +89,16 @@ static inline __attribute__((always_inline)) void tile(const int rows, const int
             EACH_ROW(r, rows)
                 acc[r][v] = _mm512_add_ps(acc[r][v], bias);
         }
+        if (g->highest) {
+            __m512 highest = _mm512_loadu_ps(g->highest + v * LANES);
+            __m512 lowest = _mm512_loadu_ps(g->lowest + v * LANES);
+            EACH_ROW(r, rows) {
+                highest = _mm512_max_ps(acc[r][v], highest);
+                lowest = _mm512_min_ps(acc[r][v], lowest);
+            }
+            _mm512_storeu_ps(g->highest + v * LANES, highest);
+            _mm512_storeu_ps(g->lowest + v * LANES, lowest);
+        }
         if (g->count && g->count[v] < LANES) {
             const __mmask16 mask = tail_mask(g, v);
             EACH_ROW(r, rows)

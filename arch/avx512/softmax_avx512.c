@@ -21,12 +21,10 @@
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
-/* max_ps(a, b) is a > b ? a : b, b when either is a NaN: with the limit first a NaN passes through.
- */
-INLINE __m512 exp_f32x16(__m512 t)
+/* exp_poly.h's e of x no less than HEADWAY_EXP_MIN, or a NaN. */
+INLINE __m512 exp_near(__m512 x)
 {
     const __m512 shift = _mm512_set1_ps(HEADWAY_EXP_SHIFT);
-    const __m512 x = _mm512_max_ps(_mm512_set1_ps(HEADWAY_EXP_MIN), t);
     const __m512 u = _mm512_add_ps(x, shift);
     const __m512 f = _mm512_sub_ps(x, _mm512_sub_ps(u, shift));
     const __m512 power = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(u), 23));
@@ -37,6 +35,13 @@ INLINE __m512 exp_f32x16(__m512 t)
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(HEADWAY_EXP_C1));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(HEADWAY_EXP_C0));
     return _mm512_mul_ps(p, power);
+}
+
+/* max_ps(a, b) is a > b ? a : b, b when either is a NaN: with the limit first a NaN passes through.
+ */
+INLINE __m512 exp_f32x16(__m512 t)
+{
+    return exp_near(_mm512_max_ps(_mm512_set1_ps(HEADWAY_EXP_MIN), t));
 }
 
 /* The reference of the exponents: a maximum of -inf (no key so far) counts as 0. */
@@ -149,19 +154,50 @@ INLINE void find_maximum(const int vectors, const struct headway_softmax *s, __m
 {
     const int width = vectors * LANES, keys = s->keys;
 
-    for (int j = 0; j < keys; j++)
+    for (int j = 0; j < keys; j++) {
         UNROLL
-    for (int v = 0; v < vectors; v++) {
-        const float *at = s->scores + (ptrdiff_t)j * width + v * LANES;
-        top[v] = _mm512_max_ps(_mm512_loadu_ps(at), top[v]);
+        for (int v = 0; v < vectors; v++) {
+            const float *at = s->scores + (ptrdiff_t)j * width + v * LANES;
+            top[v] = _mm512_max_ps(_mm512_loadu_ps(at), top[v]);
+        }
+    }
+}
+
+/* No score is so far below its reference that exp would be held at its lowest. */
+INLINE int all_near(const int vectors, const struct headway_softmax *s, const __m512 *ref)
+{
+    const __m512 limit = _mm512_set1_ps(HEADWAY_EXP_MIN);
+    int far = !s->lowest;
+
+    UNROLL
+    for (int v = 0; v < vectors; v++)
+        if (s->lowest)
+            far |= _mm512_cmp_ps_mask(
+                _mm512_sub_ps(_mm512_loadu_ps(s->lowest + v * LANES), ref[v]), limit, _CMP_NGE_UQ);
+    return !far;
+}
+
+/* Second pass: weights in the scores' place; near is a constant. */
+INLINE void weigh(const int vectors, const int near, const struct headway_softmax *s,
+                  const __m512 *ref, __m512 *sum)
+{
+    const int width = vectors * LANES, keys = s->keys;
+    float *const scores = s->scores;
+
+    for (int j = 0; j < keys; j++) {
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            float *at = scores + (ptrdiff_t)j * width + v * LANES;
+            const __m512 t = _mm512_sub_ps(_mm512_loadu_ps(at), ref[v]);
+            const __m512 p = near ? exp_near(t) : exp_f32x16(t);
+            sum[v] = _mm512_add_ps(sum[v], p);
+            _mm512_storeu_ps(at, p);
+        }
     }
 }
 
 INLINE void softmax(const int vectors, const struct headway_softmax *s)
 {
-    /* Copies: the compiler must take every vector store for one into *s. */
-    const int width = vectors * LANES, keys = s->keys;
-    float *const scores = s->scores;
     const unsigned options = (s->cap > 0 ? CAP : 0) | (s->slope ? SLOPE : 0) |
                              (s->bias ? BIAS : 0) | (s->allowed ? ALLOWED : 0) |
                              (s->first ? RANGE : 0);
@@ -170,11 +206,17 @@ INLINE void softmax(const int vectors, const struct headway_softmax *s)
     UNROLL
     for (int v = 0; v < vectors; v++)
         top[v] = _mm512_loadu_ps(s->row_max + v * LANES);
-    if (options)
+    if (options) {
         UNROLL
-    for (int v = 0; v < vectors; v++)
-        top[v] = apply_options(s, v, options);
-    else find_maximum(vectors, s, top);
+        for (int v = 0; v < vectors; v++)
+            top[v] = apply_options(s, v, options);
+    } else if (s->highest) {
+        UNROLL
+        for (int v = 0; v < vectors; v++)
+            top[v] = _mm512_max_ps(_mm512_loadu_ps(s->highest + v * LANES), top[v]);
+    } else {
+        find_maximum(vectors, s, top);
+    }
 
     UNROLL
     for (int v = 0; v < vectors; v++) {
@@ -185,15 +227,10 @@ INLINE void softmax(const int vectors, const struct headway_softmax *s)
         _mm512_storeu_ps(s->rescale + v * LANES, rescale);
         _mm512_storeu_ps(s->row_max + v * LANES, top[v]);
     }
-    for (int j = 0; j < keys; j++) {
-        UNROLL
-        for (int v = 0; v < vectors; v++) {
-            float *at = scores + (ptrdiff_t)j * width + v * LANES;
-            const __m512 p = exp_f32x16(_mm512_sub_ps(_mm512_loadu_ps(at), ref[v]));
-            sum[v] = _mm512_add_ps(sum[v], p);
-            _mm512_storeu_ps(at, p);
-        }
-    }
+    if (all_near(vectors, s, ref))
+        weigh(vectors, 1, s, ref, sum);
+    else
+        weigh(vectors, 0, s, ref, sum);
     UNROLL
     for (int v = 0; v < vectors; v++)
         _mm512_storeu_ps(s->row_sum + v * LANES, sum[v]);

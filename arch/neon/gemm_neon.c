@@ -71,6 +71,16 @@ INLINE void tile(const struct headway_gemm *g, int64_t i, const int rows, const 
             UNROLL for (int r = 0; r < rows; r++)
                 sum[r][v] = vaddq_f32(sum[r][v], bias);
         }
+        if (g->highest) {
+            float32x4_t highest = vld1q_f32(g->highest + v * LANES);
+            float32x4_t lowest = vld1q_f32(g->lowest + v * LANES);
+            UNROLL for (int r = 0; r < rows; r++) {
+                highest = vbslq_f32(vcgtq_f32(sum[r][v], highest), sum[r][v], highest);
+                lowest = vbslq_f32(vcltq_f32(sum[r][v], lowest), sum[r][v], lowest);
+            }
+            vst1q_f32(g->highest + v * LANES, highest);
+            vst1q_f32(g->lowest + v * LANES, lowest);
+        }
         float *c = g->c[v] + i * c_row;
         UNROLL for (int r = 0; r < rows; r++)
             vst1q_f32(c + r * c_row, sum[r][v]);

@@ -189,10 +189,11 @@ INLINE void find_maximum(const struct headway_softmax *s, const int vectors)
     UNROLL
     for (int v = 0; v < vectors; v++)
         top[v] = vld1q_f32(s->row_max + v * LANES);
-    for (int j = 0; j < s->keys; j++, scores += vectors * LANES)
+    for (int j = 0; j < s->keys; j++, scores += vectors * LANES) {
         UNROLL
-    for (int v = 0; v < vectors; v++)
-        top[v] = greater(vld1q_f32(scores + v * LANES), top[v]);
+        for (int v = 0; v < vectors; v++)
+            top[v] = greater(vld1q_f32(scores + v * LANES), top[v]);
+    }
     UNROLL
     for (int v = 0; v < vectors; v++)
         vst1q_f32(s->rescale + v * LANES, top[v]);
@@ -208,6 +209,10 @@ static void first_pass(const struct headway_softmax *s)
     if (options)
         for (int v = 0; v < s->vectors; v++)
             apply_options(s, v, options);
+    else if (s->highest)
+        for (int lane = 0; lane < s->vectors * LANES; lane += LANES)
+            vst1q_f32(s->rescale + lane,
+                      greater(vld1q_f32(s->highest + lane), vld1q_f32(s->row_max + lane)));
     else if (s->vectors == 4)
         find_maximum(s, 4);
     else if (s->vectors == 3)

@@ -24,6 +24,11 @@ static void line(const struct headway_gemm *g, int64_t i, int v)
     }
     for (int l = 0; l < count; l++)
         c[l] = g->bias ? sum[l] + g->bias[v * SCALAR_LANES + l] : sum[l];
+    for (int l = 0; g->highest && l < SCALAR_LANES; l++) {
+        float *highest = &g->highest[v * SCALAR_LANES + l], *lowest = &g->lowest[v * SCALAR_LANES + l];
+        *highest = c[l] > *highest ? c[l] : *highest;
+        *lowest = c[l] < *lowest ? c[l] : *lowest;
+    }
 }
 
 void headway_gemm_scalar(const struct headway_gemm *g)

@@ -86,7 +86,8 @@ static void set_columns(struct headway_gemm *g, float *c, int lanes)
         g->c[v] = c + v * lanes;
 }
 
-static void scores_of(struct headway_tile *t, const struct headway_block *block)
+static void scores_of(struct headway_tile *t, const struct headway_block *block, float *highest,
+                      float *lowest)
 {
     struct headway_gemm g = {.m = block->count, .k = t->p->size, .vectors = t->vectors};
     g.a = line_of(t, &t->p->key, block->row);
@@ -95,6 +96,8 @@ static void scores_of(struct headway_tile *t, const struct headway_block *block)
     g.b = t->panel;
     g.c_row = t->lanes.width;
     g.ahead = &t->ahead;
+    g.highest = highest;
+    g.lowest = lowest;
     set_columns(&g, t->scores, t->row->lanes);
     t->row->gemm(&g);
 }
@@ -122,13 +125,24 @@ void headway_tile_weigh(struct headway_tile *t, const struct headway_block *bloc
                                 .row_max = top,
                                 .row_sum = total,
                                 .rescale = rescale};
-    scores_of(t, block);
+    const int sloped = t->p->slopes && block->start < t->p->keys;
+    float highest[HEADWAY_MAX_WIDTH], lowest[HEADWAY_MAX_WIDTH];
+
+    if (!(s.cap > 0.0f || sloped || s.bias || s.allowed || block->ranged)) {
+        for (int lane = 0; lane < t->lanes.width; lane++) {
+            highest[lane] = -INFINITY;
+            lowest[lane] = INFINITY;
+        }
+        s.highest = highest;
+        s.lowest = lowest;
+    }
+    scores_of(t, block, s.highest ? highest : NULL, s.highest ? lowest : NULL);
     if (block->ranged) {
         range_within(t, block);
         s.first = t->first;
         s.last = t->last;
     }
-    if (t->p->slopes && block->start < t->p->keys) {
+    if (sloped) {
         for (int lane = 0; lane < t->lanes.width; lane++)
             t->distance[lane] = (int32_t)(block->start - t->place[lane]);
         s.slope = t->slope;

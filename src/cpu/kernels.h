@@ -53,7 +53,11 @@ struct headway_ahead {
  *   b(p,v,l) = b[p * vectors*lanes + v*lanes + l]
  *   c(i,v,l) = c[v][i * c_row + l], touched for l < count[v] only (count NULL: all lanes)
  *
- * m >= 1, 1 <= vectors <= row->vectors, k >= 0. Without accumulate, c is not read.
+ * and, with highest and lowest: highest = c > highest ? c : highest, lowest = c < lowest ? c : lowest
+ * of each column over its rows in any order (which zero of two is open). A NaN is neither.
+ *
+ * m >= 1, 1 <= vectors <= row->vectors, k >= 0. Without accumulate, c is not read. highest and
+ * lowest need all lanes: count is NULL then.
  * Serves the projections (a: activations, b: packed weights), K . Q^T (a: keys, b: packed queries)
  * and P . V (a: values read along keys, b: weights, accumulate with the rescaling of the online
  * softmax).
@@ -71,6 +75,7 @@ struct headway_gemm {
     const int *count;
     const float *scale;
     const float *bias;
+    float *highest, *lowest; /* (vectors*lanes), or NULL both */
     struct headway_ahead *ahead; /* or NULL */
 };
 typedef void headway_gemm_fn(const struct headway_gemm *g);
@@ -106,6 +111,10 @@ struct headway_softmax {
     int keys;
     int vectors;
     float *scores;
+    /* What gemm says of these scores when begun with -inf and +inf, so that nobody need look for the
+     * maximum and no score near it need be held back; or NULL both. Not with any option below. No
+     * bit depends on them but the sign of a zero row_max. */
+    const float *highest, *lowest;
     float cap, inverse_cap; /* cap 0: none; else 1 / cap, or FLT_MAX where that overflows */
     const float *slope;
     const int32_t *distance;
@@ -163,6 +172,9 @@ typedef int64_t headway_peak_fn(int64_t rounds, float *sink);
 struct headway_row {
     const char *name; /* the one word: directory, suffix, --isa, test label */
     uint32_t tiers;   /* what the CPU and operating system must offer, all of it: tiers.h */
+    /* The row that serves a rest of no more query rows than it has lanes, or NULL: one that runs
+     * wherever this row does, as fast per lane. */
+    const char *narrower;
     int lanes;        /* floats in a vector */
     int vectors;      /* vectors of the widest tile; lanes * vectors <= HEADWAY_MAX_WIDTH */
     headway_gemm_fn *gemm;
