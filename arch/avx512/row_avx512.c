@@ -43,6 +43,7 @@ static int64_t peak_avx512(int64_t rounds, float *sink)
 const struct headway_row headway_row_avx512 = {
     .name = "avx512",
     .tiers = HEADWAY_TIER_AVX2 | HEADWAY_TIER_AVX512,
+    .narrower = "avx2",
     .lanes = LANES,
     .vectors = 4,
     .gemm = headway_gemm_avx512,

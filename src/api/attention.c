@@ -118,7 +118,7 @@ headway_status headway_attention(const headway_engine *engine,
                                        needed));
 
     p.out = view_of(&flat);
-    struct headway_attend_run run = {&p, &plan, machine.row, workspace};
+    struct headway_attend_run run = {&p, &plan, &machine, workspace};
     headway_parallel(machine.threads, plan.threads, plan.tasks, headway_attend_task, &run);
     return HEADWAY_OK;
 }

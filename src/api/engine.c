@@ -128,6 +128,15 @@ static headway_status choose_row(const headway_engine_config *config,
     return status;
 }
 
+static const struct headway_row *narrower_than(const struct headway_row *row)
+{
+    const struct headway_row_entry *entry;
+    for (int i = 0; row->narrower && (entry = headway_row_at(i)); i++)
+        if (strcmp(entry->name, row->narrower) == 0)
+            return entry->row;
+    return NULL;
+}
+
 headway_status headway_engine_create(const headway_engine_config *config, headway_engine **engine)
 {
     static const headway_engine_config defaults = HEADWAY_ENGINE_CONFIG_INIT;
@@ -151,6 +160,7 @@ headway_status headway_engine_create(const headway_engine_config *config, headwa
         return HEADWAY_ERROR_MEMORY;
     }
     made->machine.row = row;
+    made->machine.narrow = narrower_than(row);
     made->machine.threads = headway_threads_allowed(config->threads);
     made->machine.level2 = headway_level2_bytes();
     made->process = headway_process();

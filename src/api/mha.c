@@ -263,7 +263,7 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
                                        p->value_size};
     p->out = heads;
     p->out.batch = p->query_starts ? 0 : heads.batch;
-    struct headway_attend_run run = {p, &f.plan, f.machine.row, room + f.scratch};
+    struct headway_attend_run run = {p, &f.plan, &f.machine, room + f.scratch};
     headway_parallel(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
 
     struct headway_linear_job last = {.linear = &layer->linear[OUT],

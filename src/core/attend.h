@@ -82,7 +82,7 @@ int64_t headway_row_offset(const struct headway_problem *problem, int64_t b);
 struct headway_attend_run {
     const struct headway_problem *problem;
     const struct headway_attend_plan *plan;
-    const struct headway_row *row;
+    const struct headway_machine *machine;
     float *scratch; /* plan->threads * plan->worker_floats */
 };
 /* A headway_task_fn: context is a struct headway_attend_run. */

@@ -98,14 +98,17 @@ static void attend(struct headway_tile *t)
 
 static void place_tile(const struct headway_attend_run *run, int64_t index, struct headway_lanes *l)
 {
-    const int lanes = run->row->lanes;
+    const struct headway_cut *cut = &l->cut;
+    const int lanes = run->machine->row->lanes;
     /* Causal tiles are handed out longest first, so that no long one is left for the end. */
-    const int64_t tile = run->problem->causal ? l->tiles - 1 - index : index;
+    const int64_t tile = run->problem->causal ? cut->tiles - 1 - index : index;
+    const int wide = tile < cut->wide;
     l->tile = index;
-    l->start = tile * l->vectors / l->tiles * lanes;
-    const int64_t stop = (tile + 1) * l->vectors / l->tiles * lanes;
-    l->n = (int)(headway_at_most(stop, l->live) - l->start);
-    l->width = (int)(stop - l->start);
+    l->row = wide ? run->machine->row : run->machine->narrow;
+    l->start = wide ? tile * cut->vectors / cut->wide * lanes : cut->vectors * lanes;
+    l->width = wide ? (int)((tile + 1) * cut->vectors / cut->wide * lanes - l->start)
+                    : l->row->lanes;
+    l->n = (int)headway_at_most(l->live - l->start, l->width);
 }
 
 /* Where task `task` stands among the query tiles of its batch; 0 when its rows all lie beyond the
@@ -114,7 +117,6 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
 {
     const struct headway_problem *p = run->problem;
     const struct headway_attend_plan *plan = run->plan;
-    const int lanes = run->row->lanes;
     const int64_t unit = task / plan->tiles, tile = task % plan->tiles;
     l->b = unit / plan->units;
     l->head = unit % plan->units * plan->group;
@@ -122,9 +124,8 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
     l->query_start = p->query_starts ? p->query_starts[l->b] : 0;
     l->key_start = p->key_starts ? p->key_starts[l->b] : 0;
     l->live = headway_query_length(p, l->b) * l->group;
-    l->vectors = headway_divide_up(l->live, lanes);
-    l->tiles = headway_divide_up(l->vectors, plan->width / lanes);
-    if (tile >= l->tiles)
+    l->cut = headway_cut_lanes(run->machine, l->live, plan->widest);
+    if (tile >= l->cut.tiles)
         return 0;
     place_tile(run, tile, l);
     return 1;
@@ -135,13 +136,12 @@ static int place_next(const struct headway_attend_run *run, int64_t task,
                       const struct headway_lanes *l, struct headway_lanes *next)
 {
     const int same_task = run->problem->mean_weights && l->head + 1 < run->problem->heads;
-    if (same_task || l->tile + 1 < l->tiles) {
+    if (same_task || l->tile + 1 < l->cut.tiles) {
         next->b = l->b;
         next->head = l->head + same_task;
         next->group = l->group;
         next->live = l->live;
-        next->vectors = l->vectors;
-        next->tiles = l->tiles;
+        next->cut = l->cut;
         next->query_start = l->query_start;
         next->key_start = l->key_start;
         place_tile(run, l->tile + !same_task, next);
@@ -176,8 +176,8 @@ static void ask_for_keys(const struct headway_problem *p, struct headway_tile *t
         return;
     const int64_t keys = headway_key_length(p, b);
     const int64_t start = p->key_starts ? p->key_starts[b] : 0;
-    const int64_t from = start + l->tile * keys / l->tiles;
-    const int64_t until = start + (l->tile + 1) * keys / l->tiles;
+    const int64_t from = start + l->tile * keys / l->cut.tiles;
+    const int64_t until = start + (l->tile + 1) * keys / l->cut.tiles;
     const float *key = p->key.data + b * p->key.batch + head * p->key.head;
     const float *value = p->value.data + b * p->value.batch + head * p->value.head;
     for (int64_t j = from; j < until && t->ahead.count + 2 <= most; j++) {
@@ -220,7 +220,8 @@ static void set_up(const struct headway_attend_run *run, int worker, struct head
     float *stats = scratch + plan->stats;
 
     t->p = p;
-    t->row = run->row;
+    t->row = t->lanes.row;
+    t->vectors = t->lanes.width / t->row->lanes;
     t->panel = scratch + plan->panel;
     t->scores = scratch + plan->scores;
     t->clean = scratch + plan->clean;
@@ -261,7 +262,6 @@ void headway_attend_task(void *context, int64_t task, int worker)
     if (!place(run, task, &t.lanes))
         return;
     set_up(run, worker, &t);
-    t.vectors = t.lanes.width / run->row->lanes;
     headway_mask_ranges(p, &t.lanes);
     if (!p->mean_weights) {
         attend_head(run, task, &t);

@@ -133,17 +133,32 @@ static int plan_scratch(const struct headway_problem *p, struct headway_attend_p
     return ok;
 }
 
-/* How many vectors the widest tile has; tiles are then as even as they can be. */
-static void cut_tiles(struct headway_attend_plan *plan, int64_t most, int64_t wanted)
+struct headway_cut headway_cut_lanes(const struct headway_machine *machine, int64_t lanes,
+                                     int64_t widest)
 {
-    plan->tiles = headway_divide_up(plan->vectors, most);
-    if (plan->tiles < headway_at_most(wanted, plan->vectors)) {
-        plan->tiles = headway_at_most(wanted, plan->vectors);
+    const int64_t rest = lanes % machine->row->lanes;
+    const int borrow = machine->narrow && rest > 0 && rest <= machine->narrow->lanes;
+    struct headway_cut cut;
+    cut.vectors = lanes / machine->row->lanes + (rest > 0 && !borrow);
+    cut.wide = headway_divide_up(cut.vectors, widest);
+    cut.tiles = cut.wide + borrow;
+    return cut;
+}
+
+/* How many vectors the widest tile has, at most `most` and few enough for `wanted` tiles. */
+static void cut_tiles(const struct headway_problem *p, const struct headway_machine *machine,
+                      struct headway_attend_plan *plan, int64_t most, int64_t wanted)
+{
+    int64_t tiles = headway_divide_up(plan->vectors, most);
+    if (tiles < headway_at_most(wanted, plan->vectors)) {
+        tiles = headway_at_most(wanted, plan->vectors);
         plan->why = "narrow enough that every thread has work";
     }
-    if (plan->tiles > 0)
-        plan->tiles =
-            headway_divide_up(plan->vectors, headway_divide_up(plan->vectors, plan->tiles));
+    plan->widest = tiles > 0 ? headway_divide_up(plan->vectors, tiles) : 1;
+    plan->tiles = headway_cut_lanes(machine, p->query_rows * plan->group, plan->widest).tiles;
+    /* A shorter sequence may leave a rest where the longest has none. */
+    if (machine->narrow && (p->query_lengths || p->query_starts))
+        plan->tiles = headway_divide_up(plan->vectors, plan->widest) + 1;
 }
 
 int headway_attend_plan(const struct headway_problem *problem,
@@ -159,7 +174,7 @@ int headway_attend_plan(const struct headway_problem *problem,
         !headway_mul(problem->batch, plan->units, &units))
         return -1;
     plan->vectors = headway_divide_up(rows, lanes);
-    cut_tiles(plan, tile_vectors(problem, machine, plan, &plan->why),
+    cut_tiles(problem, machine, plan, tile_vectors(problem, machine, plan, &plan->why),
               threads > 1 && units > 0
                   ? headway_divide_up((int64_t)threads * TASKS_PER_THREAD, units)
                   : 1);
@@ -168,8 +183,7 @@ int headway_attend_plan(const struct headway_problem *problem,
     if (problem->value_size == 0 && !problem->lse.data && !problem->weights.data)
         plan->tasks = 0; /* nothing is asked for */
     plan->threads = (int)headway_at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
-    plan->width =
-        lanes * (int)(plan->tiles > 0 ? headway_divide_up(plan->vectors, plan->tiles) : 1);
+    plan->width = lanes * (int)plan->widest;
     return plan_scratch(problem, plan) ? 0 : -1;
 }
 
@@ -242,6 +256,9 @@ int headway_attend_words(const struct headway_problem *problem,
         machine->row->name, (long long)plan->group, plan->width, plan->why,
         (long long)(lane_floats(problem) * plan->width * (int64_t)sizeof(float)),
         (long long)machine->level2, HEADWAY_KEY_BLOCK, HEADWAY_SEGMENT_KEYS);
+    if (machine->narrow)
+        say(&w, "  a rest of up to %d query rows: row %s, whose vectors are no wider\n",
+            machine->narrow->lanes, machine->narrow->name);
     say_options(&w, problem);
     say(&w,
         "  tasks: %lld = %lld batch x %lld %s x %lld query tiles, on %d of %d threads\n"

@@ -23,9 +23,18 @@ static inline int64_t headway_at_most(int64_t a, int64_t limit)
 /* What the engine runs on. */
 struct headway_machine {
     const struct headway_row *row;
+    const struct headway_row *narrow; /* row->narrower, or NULL where it isn't built */
     int threads;
     int64_t level2; /* bytes of one core's level 2 cache */
 };
+
+/* How the lanes of one batch and unit are cut: `wide` tiles that share the row's vectors evenly, then
+ * one of the narrow row where it holds what they leave. */
+struct headway_cut {
+    int64_t vectors, wide, tiles;
+};
+struct headway_cut headway_cut_lanes(const struct headway_machine *machine, int64_t lanes,
+                                     int64_t widest);
 
 /* How an attention problem is cut into query tiles. Where the weights' mean over heads is asked for,
  * a task is a tile of query rows and goes through all heads; else a tile of a KV head's group. */
@@ -33,6 +42,7 @@ struct headway_attend_plan {
     int64_t group;   /* heads whose rows share a tile */
     int64_t units;   /* of a batch: KV heads, or 1 */
     int64_t vectors; /* query rows x group, in vectors of lanes, rounded up */
+    int64_t widest;  /* vectors of a tile, at most */
     int64_t tiles;   /* query tiles of one (batch, unit), at most */
     int64_t tasks;   /* batch * units * tiles */
     int threads;     /* workers that can have work */

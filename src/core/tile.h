@@ -8,9 +8,11 @@
 /* The query rows of a tile, as lanes: lane l is query row (start + l) / group of head
  * `head` + (start + l) % group. Rows never fall from lane to lane. */
 struct headway_lanes {
+    const struct headway_row *row; /* whose kernels serve the tile */
     int64_t b, head, group, start;
-    int64_t live, vectors;            /* of the batch and head: query rows x group */
-    int64_t tile, tiles;              /* of the batch and head, in the order of the tasks */
+    int64_t live;                     /* of the batch and head: query rows x group */
+    struct headway_cut cut;           /* of these */
+    int64_t tile;                     /* among them, in the order of the tasks */
     int64_t query_start, key_start;   /* the packed sequence's first rows; 0 */
     int n;                            /* live lanes */
     int width;                        /* lanes of the tile, n rounded up */
