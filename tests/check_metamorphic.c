@@ -561,6 +561,8 @@ static struct drawn draw(const char *name, int64_t n, void (*fit)(struct drawn *
     for (const char *c = name; *c; c++)
         seed = seed * 31 + (unsigned char)*c;
     struct drawn d = drawn_draw(seed * 1000 + (uint64_t)n, 2e5, 0);
+    /* The relations count with places. */
+    d.f[DRAW_OFFSETS] = d.f[DRAW_OFFSETS] ? 1 : 0;
     if (fit)
         fit(&d);
     drawn_settle(&d);

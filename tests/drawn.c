@@ -21,9 +21,9 @@ static const struct {
     [DRAW_SIZE] = {"d", 1, 1, 4096},
     [DRAW_VALUE_SIZE] = {"dv", 1, 0, 4096},
     [DRAW_CAUSAL] = {"causal", 0, 0, 3},
-    [DRAW_OFFSETS] = {"offsets", 0, 0, 1},
-    [DRAW_LEFT] = {"left", -1, -1, INT64_MAX},
-    [DRAW_RIGHT] = {"right", -1, -1, INT64_MAX},
+    [DRAW_OFFSETS] = {"offsets", 0, 0, 2},
+    [DRAW_LEFT] = {"left", -1, -1, INT64_MAX - 1},
+    [DRAW_RIGHT] = {"right", -1, -1, INT64_MAX - 1},
     [DRAW_QUERY_LENGTHS] = {"qlen", 0, 0, 1},
     [DRAW_KEY_LENGTHS] = {"klen", 0, 0, 1},
     [DRAW_PACKED] = {"packed", 0, 0, 64},
@@ -110,7 +110,11 @@ void drawn_settle(struct drawn *d)
 {
     int64_t *f = d->f;
     settle_layer(f);
-    if (f[DRAW_CAUSAL] != HEADWAY_CAUSAL_NONE)
+    /* Places that far away have no distance that ALiBi could count. */
+    if (f[DRAW_OFFSETS] == 2 && f[DRAW_ALIBI])
+        f[DRAW_OFFSETS] = 1;
+    if (f[DRAW_CAUSAL] != HEADWAY_CAUSAL_NONE &&
+        (f[DRAW_CAUSAL] != HEADWAY_CAUSAL_OFFSETS || f[DRAW_OFFSETS] == 1))
         f[DRAW_OFFSETS] = 0;
     if (f[DRAW_PACKED]) {
         f[DRAW_BATCH] = 1;
@@ -184,7 +188,7 @@ static int64_t draw_window(uint64_t *random, int64_t keys)
 {
     switch (below(random, 8)) {
     case 0:
-        return INT64_MAX - below(random, 3);
+        return INT64_MAX - 1 - below(random, 3);
     case 1:
         return 0;
     case 2:

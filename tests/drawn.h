@@ -22,7 +22,7 @@ enum drawn_field {
     DRAW_SIZE,
     DRAW_VALUE_SIZE,
     DRAW_CAUSAL,  /* headway_causal */
-    DRAW_OFFSETS, /* 1: row offsets with HEADWAY_CAUSAL_NONE */
+    DRAW_OFFSETS, /* 1: row offsets with HEADWAY_CAUSAL_NONE, 2: far away, with OFFSETS too */
     DRAW_LEFT,    /* the window; -1: unbounded */
     DRAW_RIGHT,
     DRAW_QUERY_LENGTHS,
@@ -149,7 +149,7 @@ int64_t inputs_key_length(const struct inputs *in, int64_t b);
 /* The longest of them: extents of a mask. */
 int64_t inputs_mask_queries(const struct inputs *in);
 int64_t inputs_mask_keys(const struct inputs *in);
-/* Where row i of batch b stands among the keys. */
+/* Where row i of batch b stands among the keys, at most at the ends of int64_t. */
 int64_t inputs_place(const struct inputs *in, int64_t b, int64_t i);
 /* May row i see key j? All options but scores that overflow. */
 int inputs_sees(const struct inputs *in, int64_t b, int64_t h, int64_t i, int64_t j);

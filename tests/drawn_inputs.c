@@ -92,6 +92,12 @@ int64_t inputs_mask_keys(const struct inputs *in)
     return most;
 }
 
+static int64_t plus(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? (b < 0 ? INT64_MIN : INT64_MAX) : sum;
+}
+
 int64_t inputs_place(const struct inputs *in, int64_t b, int64_t i)
 {
     switch (in->causal) {
@@ -100,7 +106,7 @@ int64_t inputs_place(const struct inputs *in, int64_t b, int64_t i)
     case HEADWAY_CAUSAL_BOTTOM_RIGHT:
         return i + inputs_key_length(in, b) - inputs_query_length(in, b);
     default:
-        return in->row_offsets ? i + in->row_offsets[b] : i;
+        return in->row_offsets ? plus(i, in->row_offsets[b]) : i;
     }
 }
 
@@ -129,9 +135,10 @@ int inputs_sees(const struct inputs *in, int64_t b, int64_t h, int64_t i, int64_
         return 0;
     if (in->causal != HEADWAY_CAUSAL_NONE && j > place)
         return 0;
-    if (in->window_left >= 0 && place - j > in->window_left)
+    /* place - j > left and j - place > right, by sums that stay within int64_t or at its ends. */
+    if (in->window_left >= 0 && place > plus(in->window_left, j))
         return 0;
-    if (in->window_right >= 0 && j - place > in->window_right)
+    if (in->window_right >= 0 && j > plus(place, in->window_right))
         return 0;
     if (in->interval && !interval_has(in, b, i, j))
         return 0;
@@ -265,7 +272,17 @@ static void draw_places(struct inputs *in, const struct drawn *d)
         in->query_starts = draw_starts(in, &starts, in->queries);
     if (f[DRAW_KEY_STARTS])
         in->key_starts = draw_starts(in, &starts, in->keys);
-    if (f[DRAW_OFFSETS] || f[DRAW_CAUSAL] == HEADWAY_CAUSAL_OFFSETS) {
+    if (f[DRAW_OFFSETS] == 2) {
+        const int64_t far[] = {INT64_MAX,
+                               INT64_MIN,
+                               INT64_MAX / 2,
+                               INT64_MIN / 2,
+                               plus(in->window_left, below(&offsets, in->keys + 1)),
+                               -in->window_right};
+        in->row_offsets = inputs_room(in, inputs_batches(in), sizeof(int64_t));
+        for (int64_t b = 0; b < inputs_batches(in); b++)
+            in->row_offsets[b] = far[below(&offsets, 6)];
+    } else if (f[DRAW_OFFSETS] || f[DRAW_CAUSAL] == HEADWAY_CAUSAL_OFFSETS) {
         in->row_offsets = inputs_room(in, inputs_batches(in), sizeof(int64_t));
         for (int64_t b = 0; b < inputs_batches(in); b++)
             in->row_offsets[b] = below(&offsets, in->queries + in->keys + 20) - in->queries - 10;

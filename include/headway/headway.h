@@ -180,7 +180,8 @@ typedef struct headway_attention_params {
     const float *scale; /* NULL: 1/sqrt(D); else any finite value, 0 and negative ones included */
     headway_causal causal;
     const int64_t *row_offsets;         /* (B); NULL with TOP_LEFT and BOTTOM_RIGHT */
-    int64_t window_left, window_right;  /* keys beside the row's own place; -1: unbounded */
+    /* Keys beside the row's own place; -1, and INT64_MAX: unbounded. */
+    int64_t window_left, window_right;
     const int64_t *query_lengths;       /* (B), 0..Lq, or NULL: Lq. Rows beyond it are not written */
     const int64_t *key_lengths;         /* (B), 0..Lk, or NULL: Lk */
     int64_t sequences;                  /* with query_starts: how many there are, else 0 */
