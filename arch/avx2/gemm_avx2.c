@@ -162,9 +162,11 @@ static void some_rows_and_lanes(const struct headway_gemm *g, int64_t i, int row
 
 /* A line every sixteenth step of a tile, some 100 cycles: what is in flight leaves room for the
  * tile's own loads. */
-static void prefetch_some(struct headway_ahead *ahead, int64_t steps)
+static void prefetch_some(struct headway_ahead *ahead, int64_t steps, int rows, int64_t left)
 {
-    for (int64_t asked = 0; ahead->at < ahead->count && asked < steps / 16; ahead->at++)
+    const int64_t lines = (ahead->count - ahead->at) * ((ahead->floats + 2 * LANES - 1) / (2 * LANES));
+    const int64_t most = ahead->all ? (lines * rows + left - 1) / left : steps / 16;
+    for (int64_t asked = 0; ahead->at < ahead->count && asked < most; ahead->at++)
         for (int64_t p = 0; p < ahead->floats; p += 2 * LANES, asked++)
             _mm_prefetch((const char *)(ahead->lines[ahead->at] + p), _MM_HINT_T1);
 }
@@ -182,7 +184,7 @@ void headway_gemm_avx2(const struct headway_gemm *g)
          * one and a stub. */
         const int rows = (int)(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
         if (g->ahead)
-            prefetch_some(g->ahead, g->k);
+            prefetch_some(g->ahead, g->k, rows, left);
         if (whole)
             some_rows(g, i, rows);
         else

@@ -174,9 +174,11 @@ static void rows_of_one(const struct headway_gemm *g, int64_t i, int rows)
 
 /* A line every fourth step of a tile, some 100 cycles: what is in flight leaves room for the tile's
  * own loads. */
-static void prefetch_some(struct headway_ahead *ahead, int64_t steps)
+static void prefetch_some(struct headway_ahead *ahead, int64_t steps, int rows, int64_t left)
 {
-    for (int64_t asked = 0; ahead->at < ahead->count && asked < steps / 4; ahead->at++)
+    const int64_t lines = (ahead->count - ahead->at) * ((ahead->floats + LANES - 1) / (LANES));
+    const int64_t most = ahead->all ? (lines * rows + left - 1) / left : steps / 4;
+    for (int64_t asked = 0; ahead->at < ahead->count && asked < most; ahead->at++)
         for (int64_t p = 0; p < ahead->floats; p += LANES, asked++)
             _mm_prefetch((const char *)(ahead->lines[ahead->at] + p), _MM_HINT_T1);
 }
@@ -194,7 +196,7 @@ void headway_gemm_avx512(const struct headway_gemm *g)
          * one and a stub. */
         const int rows = (int)(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
         if (g->ahead)
-            prefetch_some(g->ahead, g->k);
+            prefetch_some(g->ahead, g->k, rows, left);
         switch (g->vectors) {
         case 4: rows_of_four(g, i, rows); break;
         case 3: rows_of_three(g, i, rows); break;

@@ -80,6 +80,18 @@ int headway_block_sees(const struct headway_tile *t, const struct headway_block 
     return !block->bias || block->bias[(ptrdiff_t)j * l->width + lane] != -INFINITY;
 }
 
+/* Asks for the next block's lines of view; its place is that of the whole block. */
+static void ask_for_next(struct headway_tile *t, const struct headway_view *view,
+                         const struct headway_block *block, int64_t floats)
+{
+    const int64_t next = block->start / HEADWAY_KEY_BLOCK * HEADWAY_KEY_BLOCK + HEADWAY_KEY_BLOCK;
+    const int64_t end = headway_at_most(next + HEADWAY_KEY_BLOCK, t->lanes.last_max);
+    t->ahead.at = t->ahead.count = 0;
+    t->ahead.floats = floats;
+    for (int64_t j = next; j < end; j++)
+        t->lines_ahead[t->ahead.count++] = (float *)line_of(t, view, block->row + j - block->start);
+}
+
 static void set_columns(struct headway_gemm *g, float *c, int lanes)
 {
     for (int v = 0; v < g->vectors; v++)
@@ -96,6 +108,8 @@ static void scores_of(struct headway_tile *t, const struct headway_block *block,
     g.b = t->panel;
     g.c_row = t->lanes.width;
     g.ahead = &t->ahead;
+    if (t->streams)
+        ask_for_next(t, &t->p->key, block, t->p->size);
     g.highest = highest;
     g.lowest = lowest;
     set_columns(&g, t->scores, t->row->lanes);
@@ -152,12 +166,15 @@ void headway_tile_weigh(struct headway_tile *t, const struct headway_block *bloc
 }
 
 /* sum = sum * rescale + weights . values; a fresh segment's sum is written without being read. */
-static void add_values(struct headway_tile *t, const float *values, ptrdiff_t pitch, int count,
-                       const struct headway_state *s, int fresh, const float *rescale)
+static void add_values(struct headway_tile *t, const struct headway_block *block,
+                       const float *values, ptrdiff_t pitch, const struct headway_state *s,
+                       int fresh, const float *rescale)
 {
-    struct headway_gemm g = {.m = t->p->value_size, .k = count, .vectors = t->vectors};
+    struct headway_gemm g = {.m = t->p->value_size, .k = block->count, .vectors = t->vectors};
     if (g.m == 0)
         return;
+    if (t->streams)
+        ask_for_next(t, &t->p->value, block, t->p->value_size);
     g.a = values;
     g.a_row = 1;
     g.a_col = pitch;
@@ -186,7 +203,7 @@ static void add_carefully(struct headway_tile *t, const struct headway_block *bl
         for (int64_t d = 0; d < size; d++)
             t->clean[j * size + d] = isfinite(value[d]) ? value[d] * t->shrink : 0.0f;
     }
-    add_values(t, t->clean, size, block->count, s, fresh, rescale);
+    add_values(t, block, t->clean, size, s, fresh, rescale);
     for (int j = 0; j < block->count; j++) {
         const float *value = line_of(t, &t->p->value, block->row + j);
         for (int64_t d = 0; d < size; d++) {
@@ -208,7 +225,7 @@ static void attend_block(struct headway_tile *t, const struct headway_block *blo
     if (t->careful)
         add_carefully(t, block, s, fresh, rescale);
     else
-        add_values(t, line_of(t, &t->p->value, block->row), t->p->value.row, block->count, s, fresh,
+        add_values(t, block, line_of(t, &t->p->value, block->row), t->p->value.row, s, fresh,
                    rescale);
 }
 

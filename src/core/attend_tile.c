@@ -8,6 +8,8 @@
 
 /* Keeps sums of 2^32 values of any size from overflowing. */
 #define SHRINK 0x1p-32f
+/* A single tile reads its keys and values once, from memory where there are more than these. */
+#define STREAMED_KEYS 512
 
 void headway_lane_offsets(const struct headway_lanes *l, int64_t shift, ptrdiff_t batch,
                           ptrdiff_t row, ptrdiff_t head, ptrdiff_t *offset)
@@ -250,6 +252,7 @@ static void attend_head(const struct headway_attend_run *run, int64_t task, stru
     if (p->slopes)
         headway_tile_slopes(t);
     look_ahead(run, task, t);
+    t->streams = t->ahead.all = t->lanes.cut.tiles == 1 && p->keys > STREAMED_KEYS;
     attend(t);
 }
 

@@ -82,6 +82,7 @@ struct headway_tile {
     float *out[HEADWAY_MAX_WIDTH];
     float *lines_ahead[4 * HEADWAY_MAX_WIDTH];
     struct headway_ahead ahead;
+    int streams; /* keys and values pass by once: each block asks for the next one's */
 };
 
 /* The lanes' slopes and places, where the problem has slopes. */

@@ -41,6 +41,7 @@ struct headway_ahead {
     float *const *lines;
     int at, count;
     int64_t floats;
+    int all; /* non-zero: all of them by the end of this call, evenly */
 };
 
 /* One tile row of GEMM: for i < m, v < vectors, l < lanes
