@@ -282,8 +282,8 @@ int drawn_each(int n, struct drawn *d)
     static const char *const small[] = {
         "b=2 lq=19 lk=37 kv=2 group=2 d=9 dv=5 lse=1 weights=1",
         "lq=41 lk=41 kv=2 group=3 d=8 dv=16 lse=1 packed=4",
-        "layer=1 b=2 lq=21 lk=18 kv=2 group=2 d=8 dv=5 e=9 ek=16 ev=7 eo=33 biases=15 rope=1 "
-        "more=1 zero=1 norm=1 weights=1 lse=1",
+        ("layer=1 b=2 lq=21 lk=18 kv=2 group=2 d=8 dv=5 e=9 ek=16 ev=7 eo=33 biases=15 rope=1 "
+         "more=1 zero=1 norm=1 weights=1 lse=1"),
         "layer=1 lq=30 lk=30 kv=2 d=10 dv=10 e=20 ek=20 ev=20 eo=20 self=2 rope=2 packed=3"};
     enum { ENOUGH = 17 };
     for (int base = 0; base < COUNT(small); base++)
