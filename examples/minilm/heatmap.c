@@ -55,7 +55,7 @@ static void print_columns(const struct tokens *tokens)
     }
 }
 
-void heatmap_print(const struct tokens *tokens, const double *weights, int64_t stride)
+void heatmap_print(const struct tokens *tokens, const float *weights, int64_t stride)
 {
     static const char *const shades[] = {"  ", "░░", "▒▒", "▓▓", "██"};
     static const char *const letters[] = {"  ", "..", "--", "++", "##"};

@@ -15,6 +15,6 @@ int tokens_read(const char *path, int sentence, struct tokens *tokens);
 
 /* Rows are the tokens that look, columns those looked at. weights[i * stride + j]. Shades where the
  * terminal's LANG says UTF-8, else ASCII. */
-void heatmap_print(const struct tokens *tokens, const double *weights, int64_t stride);
+void heatmap_print(const struct tokens *tokens, const float *weights, int64_t stride);
 
 #endif

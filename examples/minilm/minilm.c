@@ -4,7 +4,6 @@
 #include "cli/compute.h"
 #include "cli/machine.h"
 #include "heatmap.h"
-#include "oracle/reference.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -48,7 +47,8 @@ static void die(const char *error)
     exit(2);
 }
 
-static void open_text(const struct settings *s, int which, struct text *t)
+/* weights: those of attention are an output too. */
+static void open_text(const struct settings *s, int which, int weights, struct text *t)
 {
     char error[ERROR_SIZE];
     memset(t, 0, sizeof *t);
@@ -60,6 +60,8 @@ static void open_text(const struct settings *s, int which, struct text *t)
     t->options.input = t->paths[1];
     if (!which)
         t->options.query_lengths = t->options.key_lengths = t->paths[2];
+    if (weights)
+        t->options.probs = "weights"; /* asks for them; nothing here writes files */
     t->options.isa = s->isa;
     t->options.threads = s->threads;
     if (problem_load(&t->options, &t->problem, error) ||
@@ -71,7 +73,7 @@ static void close_text(struct text *t)
 {
     answer_free(&t->answer);
     compute_close(&t->computation);
-    problem_free(&t->problem);
+    problem_unload(&t->problem);
 }
 
 /* ---- checksum ---------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ static int checksum_of(struct settings s, const char *before)
 {
     struct text texts[TEXTS];
     for (int which = 0; which < TEXTS; which++)
-        open_text(&s, which, &texts[which]);
+        open_text(&s, which, 0, &texts[which]);
     int differs = print_checksum(&s, before, checksum(texts));
     for (int which = 0; which < TEXTS; which++)
         close_text(&texts[which]);
@@ -309,25 +311,24 @@ static void print_table(const struct table *table)
 /* ---- what it looks at -------------------------------------------------------------------------
  */
 
-static void show_head(const struct settings *s, const struct text *t)
+static void show_head(const struct settings *s)
 {
-    const struct problem *p = &t->problem;
+    struct text text;
     struct tokens tokens;
     char path[4200];
+    open_text(s, 0, 1, &text);
+    const struct problem *p = &text.problem;
     snprintf(path, sizeof path, "%s/tokens.txt", s->folder);
     if (s->sentence >= p->batch || s->head >= p->heads ||
         tokens_read(path, (int)s->sentence, &tokens))
         die("--sentence and --head count from 0, to 7 and 11");
-    int64_t square = p->query_length * p->key_length;
-    double *probs = calloc((size_t)(p->batch * p->heads * square), sizeof *probs);
-    const struct headway_reference_out results = {NULL, NULL, NULL, NULL, probs};
-    if (!probs || headway_reference_mha(&p->layer.config, &p->layer.weights, &p->params, &p->query,
-                                        p->key_given, p->value_given, &results))
-        die("memory ran out in the double reference");
     printf("\nSentence %d, head %d: where each token (left) looks (top)\n\n", (int)s->sentence,
            (int)s->head);
-    heatmap_print(&tokens, probs + (s->sentence * p->heads + s->head) * square, p->key_length);
-    free(probs);
+    heatmap_print(&tokens,
+                  (const float *)p->probs.data +
+                      (s->sentence * p->heads + s->head) * p->query_length * p->key_length,
+                  p->key_length);
+    close_text(&text);
 }
 
 static int demo(const struct settings *s)
@@ -336,7 +337,7 @@ static int demo(const struct settings *s)
     struct table table = {.count = 0};
     int differs = 0;
     for (int which = 0; which < TEXTS; which++)
-        open_text(s, which, &texts[which]);
+        open_text(s, which, 0, &texts[which]);
     const headway_engine *engine = texts[0].computation.engine;
     int threads = headway_engine_threads(engine);
     printf(
@@ -349,7 +350,7 @@ static int demo(const struct settings *s)
         differs |= onednn_text(s, which, &texts[which], &table);
     }
     print_table(&table);
-    show_head(s, &texts[0]);
+    show_head(s);
     printf("\n");
     differs |= print_checksum(s, "", checksum(texts));
     for (int which = 0; which < TEXTS; which++)
