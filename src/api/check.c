@@ -197,9 +197,11 @@ headway_status headway_check_form(const headway_engine *engine, const struct hea
     for (int a = 0; a < lead->axes; a++)
         HEADWAY_TRY(check_form_extent(engine, form, a, tensor->shape[a], lead->extents[a],
                                       "the batch", form->shared != HEADWAY_SHARED_NONE));
-    *flat = headway_tensor_dense(tensor->data, tensor->dtype, 0, NULL);
+    flat->data = tensor->data;
+    flat->dtype = tensor->dtype;
     flat->rank = form->rank + 1;
     flat->shape[0] = lead->all;
+    flat->stride[0] = 0;
     const int nowhere = lead->all == 0 || headway_tensor_empty(tensor);
     if (!nowhere)
         HEADWAY_TRY(

@@ -79,29 +79,30 @@ static int apart_modulo(const headway_tensor *a, const headway_tensor *b, int64_
     return from_a >= a_length && from_a + b_length <= step;
 }
 
-static headway_status check_apart(const headway_engine *engine, const char *out_name,
-                                  const headway_tensor *out, const char *other_name,
-                                  const headway_tensor *other)
+/* A tensor of a call, and its bytes: first .. end - 1, none where it is empty. */
+struct operand {
+    const char *name;
+    const headway_tensor *tensor;
+    int inner_stride_1;
+    uintptr_t first, end;
+};
+
+static headway_status check_apart(const headway_engine *engine, const struct operand *out,
+                                  const struct operand *other)
 {
-    int64_t low, high, other_low, other_high;
-    if (headway_tensor_empty(out) || headway_tensor_empty(other) ||
-        !headway_tensor_span(out, &low, &high) ||
-        !headway_tensor_span(other, &other_low, &other_high))
+    const headway_tensor *a = out->tensor, *b = other->tensor;
+    if (out->first == out->end || other->first == other->end || out->end <= other->first ||
+        other->end <= out->first)
         return HEADWAY_OK;
-    const uintptr_t a = (uintptr_t)out->data, b = (uintptr_t)other->data;
-    const int64_t size = headway_dtype_size(out->dtype),
-                  other_size = headway_dtype_size(other->dtype);
-    if (a + (uintptr_t)((high + 1) * size) <= b + (uintptr_t)(other_low * other_size) ||
-        b + (uintptr_t)((other_high + 1) * other_size) <= a + (uintptr_t)(low * size))
-        return HEADWAY_OK;
-    for (int i = 0; i < out->rank; i++)
-        if (out->shape[i] != 1 && apart_modulo(out, other, llabs(out->stride[i]) * size))
+    const int64_t size = headway_dtype_size(a->dtype), other_size = headway_dtype_size(b->dtype);
+    for (int i = 0; i < a->rank; i++)
+        if (a->shape[i] != 1 && apart_modulo(a, b, llabs(a->stride[i]) * size))
             return HEADWAY_OK;
-    for (int i = 0; i < other->rank; i++)
-        if (other->shape[i] != 1 && apart_modulo(out, other, llabs(other->stride[i]) * other_size))
+    for (int i = 0; i < b->rank; i++)
+        if (b->shape[i] != 1 && apart_modulo(a, b, llabs(b->stride[i]) * other_size))
             return HEADWAY_OK;
     return headway_fail(engine, HEADWAY_ERROR_OVERLAP,
-                        "%s: overlaps %s, expected memory of its own", out_name, other_name);
+                        "%s: overlaps %s, expected memory of its own", out->name, other->name);
 }
 
 static headway_status check_workspace(const headway_engine *engine, const void *workspace,
@@ -123,28 +124,33 @@ static headway_status check_workspace(const headway_engine *engine, const void *
 }
 
 struct operands {
-    int count;
-    struct operand {
-        const char *name;
-        headway_tensor tensor;
-        int inner_stride_1;
-    } list[18];
+    int count, arrays;
+    struct operand list[18];
+    headway_tensor array[10];
 };
 
 static void add(struct operands *o, const char *name, const headway_tensor *tensor,
                 int inner_stride_1)
 {
-    if (tensor) {
-        const struct operand one = {name, *tensor, inner_stride_1};
-        o->list[o->count++] = one;
+    struct operand one = {name, tensor, inner_stride_1, 0, 0};
+    int64_t low, high;
+    if (!tensor)
+        return;
+    if (!headway_tensor_empty(tensor) && headway_tensor_span(tensor, &low, &high)) {
+        const int64_t size = headway_dtype_size(tensor->dtype);
+        one.first = (uintptr_t)tensor->data + (uintptr_t)(low * size);
+        one.end = (uintptr_t)tensor->data + (uintptr_t)((high + 1) * size);
     }
+    o->list[o->count++] = one;
 }
 
-/* An array of the params, counted in floats. */
+/* Memory counted in floats. */
 static void add_array(struct operands *o, const char *name, const void *data, int64_t floats)
 {
-    const headway_tensor tensor = headway_tensor_dense((void *)data, HEADWAY_F32, 1, &floats);
-    add(o, name, data ? &tensor : NULL, 0);
+    if (!data)
+        return;
+    o->array[o->arrays] = headway_tensor_dense((void *)data, HEADWAY_F32, 1, &floats);
+    add(o, name, &o->array[o->arrays++], 0);
 }
 
 static void add_params(struct operands *o, const headway_attention_params *params,
@@ -172,10 +178,9 @@ headway_status headway_check_operands(const headway_engine *engine,
                                       const headway_tensor *value, const headway_tensor *out,
                                       void *workspace, size_t bytes, size_t needed)
 {
-    const int64_t floats = (int64_t)(needed / sizeof(float));
-    const headway_tensor room = headway_tensor_dense(workspace, HEADWAY_F32, 1, &floats);
-    struct operands all = {0};
+    struct operands all;
 
+    all.count = all.arrays = 0;
     add(&all, "out", out, 1);
     add(&all, "lse", params ? params->lse : NULL, 0);
     add(&all, "weights", params ? params->weights : NULL, 0);
@@ -188,15 +193,16 @@ headway_status headway_check_operands(const headway_engine *engine,
 
     for (const struct operand *o = all.list; o < all.list + all.count; o++)
         HEADWAY_TRY(
-            (o->inner_stride_1 ? check_data : headway_check_memory)(engine, o->name, &o->tensor));
+            (o->inner_stride_1 ? check_data : headway_check_memory)(engine, o->name, o->tensor));
     HEADWAY_TRY(headway_check_distinct(engine, "out", out));
     HEADWAY_TRY(check_workspace(engine, workspace, bytes, needed));
     for (int o = 0; o < outputs; o++)
         for (int i = 0; i < all.count; i++)
             if (i >= outputs || i < o)
-                HEADWAY_TRY(check_apart(engine, all.list[o].name, &all.list[o].tensor,
-                                        all.list[i].name, &all.list[i].tensor));
-    for (int i = 0; i < all.count; i++)
-        HEADWAY_TRY(check_apart(engine, "workspace", &room, all.list[i].name, &all.list[i].tensor));
+                HEADWAY_TRY(check_apart(engine, &all.list[o], &all.list[i]));
+    const int operands = all.count;
+    add_array(&all, "workspace", workspace, (int64_t)(needed / sizeof(float)));
+    for (int i = 0; operands < all.count && i < operands; i++)
+        HEADWAY_TRY(check_apart(engine, &all.list[operands], &all.list[i]));
     return HEADWAY_OK;
 }

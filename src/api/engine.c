@@ -192,8 +192,10 @@ const char *headway_engine_isa(const headway_engine *engine)
 
 int headway_engine_threads(const headway_engine *engine)
 {
+    if (!engine || engine->machine.threads == 1)
+        return 1;
     /* A forked child has none of the threads that its parent's OpenMP counts on. */
-    return engine && headway_process() == engine->process ? engine->machine.threads : 1;
+    return headway_process() == engine->process ? engine->machine.threads : 1;
 }
 
 headway_status headway_isa_at(int index, headway_isa_info *info)

@@ -107,9 +107,9 @@ static void scores_of(struct headway_tile *t, const struct headway_block *block,
     g.a_col = 1;
     g.b = t->panel;
     g.c_row = t->lanes.width;
-    g.ahead = &t->ahead;
     if (t->streams)
         ask_for_next(t, &t->p->key, block, t->p->size);
+    g.ahead = t->ahead.count > 0 ? &t->ahead : NULL;
     g.highest = highest;
     g.lowest = lowest;
     set_columns(&g, t->scores, t->row->lanes);
@@ -140,7 +140,8 @@ void headway_tile_weigh(struct headway_tile *t, const struct headway_block *bloc
                                 .row_sum = total,
                                 .rescale = rescale};
     const int sloped = t->p->slopes && block->start < t->p->keys;
-    float highest[HEADWAY_MAX_WIDTH], lowest[HEADWAY_MAX_WIDTH];
+    _Alignas(64) float highest[HEADWAY_MAX_WIDTH];
+    _Alignas(64) float lowest[HEADWAY_MAX_WIDTH];
 
     if (!(s.cap > 0.0f || sloped || s.bias || s.allowed || block->ranged)) {
         for (int lane = 0; lane < t->lanes.width; lane++) {
@@ -175,13 +176,13 @@ static void add_values(struct headway_tile *t, const struct headway_block *block
         return;
     if (t->streams)
         ask_for_next(t, &t->p->value, block, t->p->value_size);
+    g.ahead = t->ahead.count > 0 ? &t->ahead : NULL;
     g.a = values;
     g.a_row = 1;
     g.a_col = pitch;
     g.b = t->scores;
     g.c_row = t->lanes.width;
     g.accumulate = !fresh;
-    g.ahead = &t->ahead;
     for (int lane = 0; lane < t->lanes.width; lane++)
         if (rescale[lane] != 1.0f)
             g.scale = rescale;
@@ -220,7 +221,7 @@ static void add_carefully(struct headway_tile *t, const struct headway_block *bl
 static void attend_block(struct headway_tile *t, const struct headway_block *block,
                          const struct headway_state *s, int fresh)
 {
-    float rescale[HEADWAY_MAX_WIDTH];
+    _Alignas(64) float rescale[HEADWAY_MAX_WIDTH];
     headway_tile_weigh(t, block, s->top, s->total, rescale);
     if (t->careful)
         add_carefully(t, block, s, fresh, rescale);

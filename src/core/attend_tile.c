@@ -14,6 +14,12 @@
 void headway_lane_offsets(const struct headway_lanes *l, int64_t shift, ptrdiff_t batch,
                           ptrdiff_t row, ptrdiff_t head, ptrdiff_t *offset)
 {
+    if (l->group == 1) {
+        const ptrdiff_t at = l->b * batch + (shift + l->start) * row + l->head * head;
+        for (int lane = 0; lane < l->n; lane++)
+            offset[lane] = at + lane * row;
+        return;
+    }
     int64_t within = l->start % l->group;
     ptrdiff_t at = l->b * batch + (shift + l->start / l->group) * row + (l->head + within) * head;
     for (int lane = 0; lane < l->n; lane++) {
@@ -98,6 +104,12 @@ static void attend(struct headway_tile *t)
         headway_tile_weights(t, seen);
 }
 
+/* Where wide tile `tile` begins. Problems of one tile are the small ones, which divisions cost most. */
+static int64_t first_vector(const struct headway_cut *cut, int64_t tile)
+{
+    return cut->wide == 1 ? tile * cut->vectors : tile * cut->vectors / cut->wide;
+}
+
 static void place_tile(const struct headway_attend_run *run, int64_t index, struct headway_lanes *l)
 {
     const struct headway_cut *cut = &l->cut;
@@ -107,9 +119,8 @@ static void place_tile(const struct headway_attend_run *run, int64_t index, stru
     const int wide = tile < cut->wide;
     l->tile = index;
     l->row = wide ? run->machine->row : run->machine->narrow;
-    l->start = wide ? tile * cut->vectors / cut->wide * lanes : cut->vectors * lanes;
-    l->width = wide ? (int)((tile + 1) * cut->vectors / cut->wide * lanes - l->start)
-                    : l->row->lanes;
+    l->start = wide ? first_vector(cut, tile) * lanes : cut->vectors * lanes;
+    l->width = wide ? (int)(first_vector(cut, tile + 1) * lanes - l->start) : l->row->lanes;
     l->n = (int)headway_at_most(l->live - l->start, l->width);
 }
 
@@ -126,7 +137,9 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
     l->query_start = p->query_starts ? p->query_starts[l->b] : 0;
     l->key_start = p->key_starts ? p->key_starts[l->b] : 0;
     l->live = headway_query_length(p, l->b) * l->group;
-    l->cut = headway_cut_lanes(run->machine, l->live, plan->widest);
+    l->cut = l->live == p->query_rows * l->group
+                 ? plan->cut
+                 : headway_cut_lanes(run->machine, l->live, plan->widest);
     if (tile >= l->cut.tiles)
         return 0;
     place_tile(run, tile, l);
@@ -197,11 +210,8 @@ static void look_ahead(const struct headway_attend_run *run, int64_t task, struc
     struct headway_ahead *ahead = &t->ahead;
     struct headway_lanes next;
 
-    headway_lane_lines(&t->lanes, &p->out, t->out);
     for (int lane = 0; lane < t->lanes.n; lane++)
         t->lines_ahead[lane] = t->out[lane];
-    ahead->lines = t->lines_ahead;
-    ahead->at = 0;
     ahead->count = t->lanes.n;
     ahead->floats = p->size > p->value_size ? p->size : p->value_size;
     if (place_next(run, task, &t->lanes, &next)) {
@@ -251,7 +261,11 @@ static void attend_head(const struct headway_attend_run *run, int64_t task, stru
                  p->scale);
     if (p->slopes)
         headway_tile_slopes(t);
-    look_ahead(run, task, t);
+    headway_lane_lines(&t->lanes, &p->out, t->out);
+    t->ahead.at = t->ahead.count = 0;
+    t->ahead.lines = t->lines_ahead;
+    if (run->plan->ahead)
+        look_ahead(run, task, t);
     t->streams = t->ahead.all = t->lanes.cut.tiles == 1 && p->keys > STREAMED_KEYS;
     attend(t);
 }

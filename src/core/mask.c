@@ -95,6 +95,15 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
     const int64_t low = left == INT64_MAX ? -FAR : place_of(offset, -left);
     const int64_t high = right == INT64_MAX ? FAR : place_of(offset, right);
 
+    if (low == -FAR && high == FAR && !problem->interval.data) {
+        for (int lane = 0; lane < l->width; lane++) {
+            l->first[lane] = 0;
+            l->last[lane] = lane < l->n ? keys : 0;
+        }
+        l->first_min = l->first_max = 0;
+        l->last_min = l->last_max = keys;
+        return;
+    }
     int64_t row = l->start / l->group;
     int64_t head = l->start % l->group;
     int64_t first = 0, last = 0;

@@ -145,6 +145,16 @@ struct headway_cut headway_cut_lanes(const struct headway_machine *machine, int6
     return cut;
 }
 
+/* Whether everything the call touches may be further away than level 2, from where nobody waits. */
+static int looks_ahead(const struct headway_problem *p, const struct headway_machine *machine)
+{
+    const double sizes = (double)p->size + (double)p->value_size;
+    const double lines =
+        (double)p->query_rows * (double)p->heads + (double)p->keys * (double)p->kv_heads;
+    return p->mask.kind != HEADWAY_MASK_NONE ||
+           (double)p->batch * lines * sizes * (double)sizeof(float) > (double)machine->level2 / 2.0;
+}
+
 /* How many vectors the widest tile has, at most `most` and few enough for `wanted` tiles. */
 static void cut_tiles(const struct headway_problem *p, const struct headway_machine *machine,
                       struct headway_attend_plan *plan, int64_t most, int64_t wanted)
@@ -155,7 +165,8 @@ static void cut_tiles(const struct headway_problem *p, const struct headway_mach
         plan->why = "narrow enough that every thread has work";
     }
     plan->widest = tiles > 0 ? headway_divide_up(plan->vectors, tiles) : 1;
-    plan->tiles = headway_cut_lanes(machine, p->query_rows * plan->group, plan->widest).tiles;
+    plan->cut = headway_cut_lanes(machine, p->query_rows * plan->group, plan->widest);
+    plan->tiles = plan->cut.tiles;
     /* A shorter sequence may leave a rest where the longest has none. */
     if (machine->narrow && (p->query_lengths || p->query_starts))
         plan->tiles = headway_divide_up(plan->vectors, plan->widest) + 1;
@@ -184,6 +195,7 @@ int headway_attend_plan(const struct headway_problem *problem,
         plan->tasks = 0; /* nothing is asked for */
     plan->threads = (int)headway_at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
     plan->width = lanes * (int)plan->widest;
+    plan->ahead = looks_ahead(problem, machine);
     return plan_scratch(problem, plan) ? 0 : -1;
 }
 

@@ -39,15 +39,17 @@ struct headway_cut headway_cut_lanes(const struct headway_machine *machine, int6
 /* How an attention problem is cut into query tiles. Where the weights' mean over heads is asked for,
  * a task is a tile of query rows and goes through all heads; else a tile of a KV head's group. */
 struct headway_attend_plan {
-    int64_t group;   /* heads whose rows share a tile */
-    int64_t units;   /* of a batch: KV heads, or 1 */
-    int64_t vectors; /* query rows x group, in vectors of lanes, rounded up */
-    int64_t widest;  /* vectors of a tile, at most */
-    int64_t tiles;   /* query tiles of one (batch, unit), at most */
-    int64_t tasks;   /* batch * units * tiles */
-    int threads;     /* workers that can have work */
-    int width;       /* lanes of the widest tile */
-    const char *why; /* what decided the width */
+    int64_t group;          /* heads whose rows share a tile */
+    int64_t units;          /* of a batch: KV heads, or 1 */
+    int64_t vectors;        /* query rows x group, in vectors of lanes, rounded up */
+    int64_t widest;         /* vectors of a tile, at most */
+    int64_t tiles;          /* query tiles of one (batch, unit), at most */
+    struct headway_cut cut; /* of the longest sequence's lanes */
+    int64_t tasks;          /* batch * units * tiles */
+    int threads;            /* workers that can have work */
+    int width;              /* lanes of the widest tile */
+    int ahead;              /* tiles ask for memory that the next ones need */
+    const char *why;        /* what decided the width */
     int64_t panel, scores, allowed, bias, lines, sum, later, stats, clean; /* offsets, in floats */
     size_t worker_floats; /* scratch of one worker, a multiple of 16 */
 };
