@@ -484,6 +484,7 @@ static const struct {
      "MRoPE"},
     {"\"model_type\":\"pixtral\",\"rope_theta\":1e4", "two dimensions"},
     {"\"model_type\":\"codegen\"", "order of rows"},
+    {"\"model_type\":\"gpt_bigcode\",\"multi_query\":false", "order of rows"},
     {"\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512", "latent attention"},
     {"\"model_type\":\"llama\",\"sliding_window\":128", "sliding window"},
     {"\"model_type\":\"qwen3_moe\",\"sliding_window\":128,\"use_sliding_window\":true",

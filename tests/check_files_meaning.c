@@ -11,13 +11,17 @@
  * 8, sinks of 2. */
 static void make(const char *module, const char *config, const char *const *extras)
 {
-    static const char *const stems[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+    static const char *const stems[2][4] = {
+        {"q_proj", "k_proj", "v_proj", "o_proj"},
+        {"self.query", "self.key", "self.value", "output.dense"},
+    };
     struct maker *m = malloc(sizeof *m);
     char name[128];
     files_empty("meaning");
     maker_start(m);
     int mpt = strstr(module, ".attn") != NULL && strstr(config, "\"mpt\"") != NULL;
     int bloom = strstr(module, "self_attention") != NULL;
+    int bert = strstr(module, ".attention") != NULL;
     if (mpt || bloom) {
         snprintf(name, sizeof name, "%s.%s.weight", module, mpt ? "Wqkv" : "query_key_value");
         maker_matrix(m, name, 48, 16);
@@ -25,7 +29,7 @@ static void make(const char *module, const char *config, const char *const *extr
         maker_matrix(m, name, 16, 16);
     }
     for (int i = 0; !mpt && !bloom && i < 4; i++) {
-        snprintf(name, sizeof name, "%s.%s.weight", module, stems[i]);
+        snprintf(name, sizeof name, "%s.%s.weight", module, stems[bert][i]);
         maker_matrix(m, name, 16, 16);
     }
     for (; extras && *extras; extras++) {
@@ -241,8 +245,26 @@ static void check_slopes(void)
                   "'softmax_scale':0.5}"),
              NULL);
         expect(&request, "mpt", "scale 0.5; slopes 0.25 0.0625;");
+        make(module, json("'model_type':'mpt','attn_config':{'alibi':true,'model_type':''}"), NULL);
+        expect(&request, "mpt, a part without a name", "slopes 0.0625 0.00390625;");
         make(module, json("'model_type':'mpt','attn_config':{'alibi':false}"), NULL);
         expect(&request, "mpt", "");
+    }
+}
+
+/* The norm before ESM's attention is not its own; one inside would be. */
+static void check_esm(void)
+{
+    static const char *const outside[] = {"LayerNorm.weight", "LayerNorm.bias",
+                                          "self.rotary_embeddings.inv_freq", NULL};
+    static const char *const inside[] = {"self.LayerNorm.weight", NULL};
+    struct layer_request request = {.path = folder()};
+    const char *module = "esm.encoder.layer.0.attention";
+    if (check_case("meaning/ESM")) {
+        make(module, json("'model_type':'esm','position_embedding_type':'rotary'"), outside);
+        expect(&request, "esm", "half 8 theta 10000 plain;");
+        make(module, json("'model_type':'esm','position_embedding_type':'rotary'"), inside);
+        expect(&request, "esm, a norm inside", "!self.LayerNorm.weight");
     }
 }
 
@@ -346,6 +368,7 @@ void check_models_meaning(void)
 {
     check_families_meaning();
     check_slopes();
+    check_esm();
     check_flags();
     check_norms();
 }

@@ -86,10 +86,11 @@ static int has_heads(const cJSON *part)
     return json_get(part, "encoder_attention_heads") || json_get(part, "decoder_attention_heads");
 }
 
-/* Other objects, such as RoPE's parameters, may be called after a component too. */
+/* Other objects, such as RoPE's parameters, may be called after a component too; MPT's attn_config
+ * has a model_type of "". */
 static int is_part(const cJSON *item)
 {
-    int part = has_heads(item) || json_get(item, "model_type");
+    int part = has_heads(item) || config_is_set(item, "model_type");
     for (const cJSON *child = cJSON_IsObject(item) ? item->child : NULL; child;
          child = child->next) {
         part |= cJSON_IsObject(child) && has_heads(child);

@@ -69,6 +69,7 @@ static const struct {
     const char *family, *what;
 } other_families[] = {
     {"codegen", "an order of rows of its own"},
+    {"gpt_bigcode", "an order of rows of its own"},
     {"llama4", "chunked attention"},
     {"gemma3n", "normed values"},
     {"qwen3_next", "gated output"},

@@ -93,11 +93,14 @@ static int is_used(const struct layer_parts *parts, const char *name, const char
 }
 
 /* Layer norms of the block, and the causal masks that older checkpoints keep as buffers. */
-static int is_harmless(const struct tensor_info *info, const char *relative)
+static int is_harmless(const struct module *module, const struct tensor_info *info,
+                       const char *relative)
 {
     static const char *const masks[] = {"bias", "masked_bias",    "tril",
                                         "mask", "attention.bias", "attention.masked_bias"};
-    if (strncmp(relative, "output.LayerNorm.", 17) == 0) {
+    /* Of BERT's kin ESM has its norm before attention, outside of `self`. */
+    if (strncmp(relative, "output.LayerNorm.", 17) == 0 ||
+        (strcmp(module->family->name, "BERT") == 0 && strncmp(relative, "LayerNorm.", 10) == 0)) {
         return 1;
     }
     const char *dot = strrchr(relative, '.');
@@ -203,7 +206,7 @@ int parts_refuse_others(struct tensors *tensors, const struct modules *modules,
             return -1;
         }
         int counts = !info->is_float && strncmp(info->type_name, "F", 1) != 0;
-        if (!counts && !is_harmless(info, name + prefix)) {
+        if (!counts && !is_harmless(module, info, name + prefix)) {
             return refuse(module, name, error);
         }
     }
