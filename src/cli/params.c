@@ -128,16 +128,19 @@ struct sequence problem_sequence(const struct problem *p, int64_t b)
     return s;
 }
 
-/* The largest position given for a query row that is there. */
+/* The largest position given for a token that is there: of the queries or, in self-attention, of
+ * the keys. */
 static int64_t largest_given(const struct problem *p)
 {
     const struct array *array = &p->positions_array;
     const int32_t *positions = array->data;
-    int64_t row = array->rank ? array->shape[array->rank - 1] : 0, largest = -1;
+    int64_t row = array->rank ? array->shape[array->rank - 1] : 0, largest = 0;
     for (int64_t n = 0, count = array_count(array); n < count; n++) {
-        int64_t b = row ? n / row : 0;
-        int beyond = p->query_lengths && array->rank == 2 && array->shape[0] == p->batch &&
-                     n % row >= p->query_lengths[b];
+        int beyond = 0;
+        if (p->query_lengths && array->rank == 2 && array->shape[0] == p->batch) {
+            struct sequence s = problem_sequence(p, n / row);
+            beyond = n % row >= s.queries && (p->key_given || n % row >= s.keys);
+        }
         if (!beyond && positions[n] > largest)
             largest = positions[n];
     }
