@@ -6,8 +6,11 @@
 #include "core/attend.h"
 #include "system/memory.h"
 
-/* Work that another thread must save to be worth waking: about 20 us of one core. */
-#define GRAIN_FLOPS 2000000.0
+/* Work for which another thread is worth its while: about 5 us of one core. A region takes about half
+ * a microsecond where calls follow each other. */
+#define GRAIN_FLOPS 500000.0
+/* What a head costs beside its products, in operations that take as long. */
+#define HEAD_FLOPS 30000.0
 /* Tasks for each thread, so that tiles of different cost even out. */
 #define TASKS_PER_THREAD 2
 /* Lanes of the narrowest tile that is worth its overhead. */
@@ -55,7 +58,7 @@ static double flops_of(const struct headway_problem *p)
     else
         pairs = (double)p->batch * pairs_of(p, (double)p->query_rows, (double)p->keys);
     const double products = (double)(p->size * (p->weights.data ? 2 : 1) + p->value_size);
-    return 2.0 * (double)p->heads * pairs * products;
+    return (double)p->heads * (2.0 * pairs * products + (double)p->batch * HEAD_FLOPS);
 }
 
 /* Floats that one lane of a tile needs at hand: query, scores and sums. */
