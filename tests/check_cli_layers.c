@@ -70,8 +70,8 @@ static void write_files(void)
     cli_write("own2.npy", ARRAY_I8, 2, (int64_t[]){1, ROWS}, own);
     cli_write("even.npy", ARRAY_I32, 2, (int64_t[]){1, ROWS}, even);
     cli_write("later.npy", ARRAY_I32, 1, (int64_t[]){ROWS}, later);
-    cli_write("two.npy", ARRAY_I64, 1, (int64_t[]){1}, own + 2);
-    cli_write("none.npy", ARRAY_I64, 1, (int64_t[]){1}, own);
+    cli_write("shown2.npy", ARRAY_I64, 1, (int64_t[]){1}, own + 2);
+    cli_write("shown0.npy", ARRAY_I64, 1, (int64_t[]){1}, own);
     own[2] = -1;
     cli_write("negative.npy", ARRAY_I32, 1, (int64_t[]){ROWS}, own);
     own[2] = 6;
@@ -139,8 +139,8 @@ static void checks(void)
         CHECKED(
             "layer") "--rope 1e4 --rope-style interleaved --rope-size 6 --rope-scale 3 " OUTPUTS,
         CHECKED("layer") "--rope-table cos.npy,sin.npy --positions own2.npy " OUTPUTS,
-        CHECKED("layer") "--rope 1e4 --positions own2.npy --query-lengths two.npy " OUTPUTS,
-        CHECKED("layer") "--rope 1e4 --positions own2.npy --query-lengths none.npy " OUTPUTS,
+        CHECKED("layer") "--rope 1e4 --positions own2.npy --query-lengths shown2.npy " OUTPUTS,
+        CHECKED("layer") "--rope 1e4 --positions own2.npy --query-lengths shown0.npy " OUTPUTS,
         CHECKED("layer") "--add-zero-attn --mask mq.npy --softcap 3 " OUTPUTS,
         CHECKED("normed") "--rope 1e6 --window 1,1 --qk-norm-eps 1e-3 " OUTPUTS,
         CHECKED("torch") OUTPUTS,
