@@ -232,6 +232,34 @@ static void check_empty_shape(const struct subject *s, const struct shape *shape
     problem_free(p);
 }
 
+/* A row of nothing but scores of -inf is empty, with sinks too: whatever its values hold. */
+static void check_vanished(const struct subject *s)
+{
+    const struct shape shape = {1, 3, 70, 2, 1, 4, 5};
+    struct problem *p = problem_make(&shape, 1);
+    problem_sinks(p);
+    p->flags_free = 0;
+    for (int64_t h = 0; h < shape.heads; h++)
+        p->sinks[h] = 0.5f;
+    for (int64_t d = 0; d < shape.size; d++) {
+        for (int64_t j = 0; j < shape.keys; j++)
+            key_line(p, 0, j, 0)[d] = 1e30f;
+        for (int64_t i = 0; i < shape.queries * shape.heads; i++)
+            query_line(p, 0, i / shape.heads, i % shape.heads)[d] = -1e30f;
+    }
+    value_line(p, 0, 66, 0)[0] = NAN;
+    value_line(p, 0, 2, 0)[3] = INFINITY;
+    if (check_case("%s: scores of -inf beside a sink, NaN in a value", s->isa)) {
+        struct answer a = attend(s->engines[0], p, LAYOUT_DENSE, 1);
+        for (int64_t n = 0; n < a.outs; n++)
+            CHECK(a.out[n] == 0.0f, "out %lld is %g", (long long)n, (double)a.out[n]);
+        for (int64_t n = 0; n < a.lses; n++)
+            CHECK(a.lse[n] == 0.5f, "lse %lld is %g", (long long)n, (double)a.lse[n]);
+        answer_free(&a);
+    }
+    problem_free(p);
+}
+
 void check_empty(const struct subject *s)
 {
     static const struct shape shapes[] = {{0, 3, 4, 2, 1, 5, 6},   {2, 0, 4, 2, 1, 5, 6},
@@ -240,6 +268,7 @@ void check_empty(const struct subject *s)
                                           {1, 40, 700, 2, 2, 3, 0}};
     for (int n = 0; n < (int)(sizeof shapes / sizeof *shapes); n++)
         check_empty_shape(s, &shapes[n]);
+    check_vanished(s);
 }
 
 /* ---- memory -----------------------------------------------------------------------------------
