@@ -277,9 +277,11 @@ static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t f
             r[n] = norm_factor(y + n * at->y_row, at->linear->size, job->eps);
         for (int64_t n = 0; n < count; n++) {
             float *x = y + n * at->y_row;
-            const float *cos = rope->cos + line[n], *sin = rope->sin + line[n];
             if (job->norm)
                 norm_line(x, job->norm, at->linear->size, r[n]);
+            if (half == 0)
+                continue;
+            const float *cos = rope->cos + line[n], *sin = rope->sin + line[n];
             if (rope->style == HEADWAY_ROPE_HALF)
                 turn_half(x, x + half, cos, sin, half);
             else
