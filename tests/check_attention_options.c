@@ -95,6 +95,26 @@ static void run_scores(void)
     }
 }
 
+/* Queries so small that they lose digits under the scale, against keys so large that it counts. */
+static void run_tiny_queries(void)
+{
+    static const float scales[] = {0.5f, 0.9f, -0.5f, 1.0f};
+    for (int n = 0; n < COUNT(scales); n++) {
+        const struct shape s = {1, 9, 2, 1, 1, 64, 1};
+        struct problem *p = problem_make(&s, (uint64_t)n);
+        for (int d = 0; d < 9 * 64; d++)
+            p->query[d] = 0x1p-149f * (float)(1 + d / 64);
+        for (int d = 0; d < 64; d++) {
+            p->key[d] = 0x1p127f;
+            p->key[64 + d] = 0;
+        }
+        p->has_scale = 1;
+        p->scale = scales[n];
+        p->weights = WEIGHTS_HEADS;
+        run(p, "tiny queries");
+    }
+}
+
 static void run_weights(void)
 {
     for (int n = 0; n < edges(); n++)
@@ -134,6 +154,7 @@ void check_options(void)
     run_intervals();
     run_packed();
     run_scores();
+    run_tiny_queries();
     run_weights();
     run_all();
 }

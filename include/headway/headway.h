@@ -241,15 +241,16 @@ HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
  *   n = Lk + Lk/64 + 16, with sinks 9 more (weights below 2^-125.5 of the largest may be 0, hence
  *   what has 2^-125, and NaN where the value is infinite);
  *   Lk of packed sequences is the sequence's own
- *   e = max over valid j of (c(j) * (D + 4) * u * m(j) + 4 * u * |score(j)|
+ *   e = max over valid j of (c(j) * r(j) + 4 * u * |score(j)|
  *                            + 4 * u * |alibi_slopes[h] * (j - (i + offset[b]))|
  *                            + 11 * u * |capped(j)| + 2^-148 * softcap), and 4 * u * |sinks[h]|
- *   m(j) = |scale| * sum_d |q(d) k(j,d)|
- *   c(j) = 1 - tanh(max(0, |scale * dot| - (D + 4) * u * m(j)) / softcap)^2, capped(j) the score
- *   after softcap; without softcap c(j) is 1 and the terms of softcap are 0
+ *   r(j) = (D + 4) * u * |scale| * sum_d |q(d) k(j,d)| + 2^-149 * sum_d |k(j,d)|
+ *   c(j) = 1 - tanh(max(0, |scale * dot| - r(j)) / softcap)^2, capped(j) the score after softcap;
+ *   without softcap c(j) is 1 and the terms of softcap are 0
  * with scale 0 or not subnormal, and neither scale * query nor the sum of a score above FLT_MAX.
- * Where Lk * max_j |value(j)| is above FLT_MAX the result is as stated, but floating-point exception
- * flags may be raised on the way; finite inputs raise none of them otherwise.
+ * Where Lk * max_j |value(j)| is above FLT_MAX, or scores of a row (sink included) lie further apart
+ * than that, the result is as stated, but floating-point exception flags may be raised on the way;
+ * finite inputs raise none of them otherwise.
  *
  * workspace: headway_attention_workspace() says how many bytes a call needs; data pointers are not
  * looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing

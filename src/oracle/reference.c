@@ -10,7 +10,8 @@
  *   |hat - exact| <= d = sum |w| (dx + (K + 1) u (|x| + dx)), and u (|exact| + d) for the bias.
  *
  * One score, to first order. M = |scale| sum_d |q k|; HEADWAY_EXP_UNIT is off by 0.23 u.
- *   product  (D + 2.3) u M: unit, scale and q rounded, D fused additions
+ *   product  (D + 2.3) u M: unit, scale and q rounded, D fused additions; where scale times q is
+ *            subnormal, 2^-150 of the unit with each |k|
  *   softcap  tanh is steepest within reach of the product's error at c = 1 - tanh(x)^2, x the
  *            nearest argument, so c times that error comes through. An argument or a cap that is
  *            off by a factor of 1 + y moves cap tanh(s / cap) by y of itself at most, as tanh is
@@ -20,7 +21,8 @@
  *   bias     0.3 u |bias| for the unit (f16 and bf16 are f32 exactly); u |score| for the sum
  *   maximum  u (|score| + |top|) for the difference
  * With |bias| <= |score| + |capped| + |A| and, without a cap, |capped| <= M, their sum is at most
- *   e = c (D + 4) u M + (TANH + 6) u |capped| + 2^-148 cap + 4 u |A| + 4 u |score|
+ *   e = c ((D + 4) u M + 2^-149 sum_d |k|) + (TANH + 6) u |capped| + 2^-148 cap + 4 u |A|
+ *       + 4 u |score|
  * where the terms of what isn't given are left out, and c is 1 without a cap. A sink is a score of
  * e = 4 u |sink|.
  *
@@ -99,26 +101,30 @@ static const double *value_line(const struct problem *p, const struct row *row, 
     return from ? line(&p->value, from, row->s.batch, key_row(p, row, n), row->kv_head) : NULL;
 }
 
-/* sum_d q k; the sum of magnitudes, and of the largest magnitudes that the errors allow. */
+/* sum_d q k; the sum of magnitudes, and of the largest magnitudes that the errors allow, of products
+ * and of keys alone. */
 static double product(const struct problem *p, const struct row *row, int64_t n, double *magnitude,
-                      double *reach)
+                      double *reach, double *keys)
 {
     int64_t b = row->s.batch, l = row->s.first_query + row->i, j = key_row(p, row, n);
     const double *q = line(&p->query, p->query.data, b, l, row->h);
     const double *k = line(&p->key, p->key.data, b, j, row->kv_head);
     double dot = 0;
-    *magnitude = 0;
+    *magnitude = *keys = 0;
     for (int64_t d = 0; d < p->size; d++) {
         dot += q[d] * k[d];
         *magnitude += fabs(q[d] * k[d]);
+        *keys += fabs(k[d]);
     }
     *reach = *magnitude;
     if (p->query.error) {
         const double *dq = line(&p->query, p->query.error, b, l, row->h);
         const double *dk = line(&p->key, p->key.error, b, j, row->kv_head);
         *reach = 0;
-        for (int64_t d = 0; d < p->size; d++)
+        for (int64_t d = 0; d < p->size; d++) {
             *reach += (fabs(q[d]) + dq[d]) * (fabs(k[d]) + dk[d]);
+            *keys += dk[d];
+        }
     }
     return dot;
 }
@@ -128,12 +134,13 @@ static double product(const struct problem *p, const struct row *row, int64_t n,
 static void add_score(const struct problem *p, struct row *row, int64_t n, double alibi,
                       double mask)
 {
-    double magnitude, reach, cap = p->params->softcap;
-    double own = p->scale * product(p, row, n, &magnitude, &reach);
+    double magnitude, reach, keys, cap = p->params->softcap;
+    double own = p->scale * product(p, row, n, &magnitude, &reach, &keys);
     /* A product that is infinite by the data is exactly that. */
     int exact = magnitude == INFINITY;
     double shift = exact ? 0 : fabs(p->scale) * (reach - magnitude);
-    double error = exact ? 0 : ((double)p->size + 4) * ROUNDOFF * fabs(p->scale) * reach;
+    double error =
+        exact ? 0 : ((double)p->size + 4) * ROUNDOFF * fabs(p->scale) * reach + 0x1p-149 * keys;
     if (cap > 0) {
         double nearest = tanh(fmax(0, fabs(own) - error - shift) / cap);
         double steepest = (1 - nearest) * (1 + nearest);
