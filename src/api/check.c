@@ -47,7 +47,8 @@ int headway_tensor_empty(const headway_tensor *tensor)
 
 int headway_tensor_span(const headway_tensor *tensor, int64_t *low, int64_t *high)
 {
-    const int64_t most = MOST_BYTES / headway_dtype_size(tensor->dtype);
+    const int64_t size = headway_dtype_size(tensor->dtype);
+    const int64_t most = size == 4 ? MOST_BYTES / 4 : MOST_BYTES / size; /* divides seldom */
     *low = *high = 0;
     for (int i = 0; i < tensor->rank; i++) {
         const int64_t stride = tensor->stride[i];
@@ -91,10 +92,12 @@ headway_status headway_check_tensor(const headway_engine *engine, const char *na
             return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                                 "%s: extent %lld on axis %d, expected 0 or more %s", name,
                                 (long long)tensor->shape[i], i, axes);
-    for (int i = 0; i < rank && !headway_tensor_empty(tensor); i++)
+    if (headway_tensor_empty(tensor))
+        return HEADWAY_OK;
+    for (int i = 0; i < rank; i++)
         if (!headway_mul(count, tensor->shape[i], &count))
             return headway_fail(engine, HEADWAY_ERROR_MEMORY, "%s: more than 2^63 elements", name);
-    if (!headway_tensor_empty(tensor) && !headway_tensor_span(tensor, &low, &high))
+    if (!headway_tensor_span(tensor, &low, &high))
         return headway_fail(engine, HEADWAY_ERROR_MEMORY,
                             "%s: shape and strides reach beyond 2^62 bytes", name);
     return HEADWAY_OK;
@@ -107,7 +110,7 @@ headway_status headway_check_memory(const headway_engine *engine, const char *na
         return HEADWAY_OK;
     if (!tensor->data)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is NULL", name);
-    if ((uintptr_t)tensor->data % (uintptr_t)headway_dtype_size(tensor->dtype) != 0)
+    if (((uintptr_t)tensor->data & (uintptr_t)(headway_dtype_size(tensor->dtype) - 1)) != 0)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "%s: data is not aligned to its type",
                             name);
     return HEADWAY_OK;

@@ -149,8 +149,13 @@ static void add_array(struct operands *o, const char *name, const void *data, in
 {
     if (!data)
         return;
-    o->array[o->arrays] = headway_tensor_dense((void *)data, HEADWAY_F32, 1, &floats);
-    add(o, name, &o->array[o->arrays++], 0);
+    headway_tensor *tensor = &o->array[o->arrays++];
+    tensor->data = (void *)data;
+    tensor->dtype = HEADWAY_F32;
+    tensor->rank = 1;
+    tensor->shape[0] = floats;
+    tensor->stride[0] = 1;
+    add(o, name, tensor, 0);
 }
 
 static void add_params(struct operands *o, const headway_attention_params *params,

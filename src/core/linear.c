@@ -213,7 +213,10 @@ void headway_linear_run(const struct headway_machine *machine,
     for (int j = 0; j < count; j++) {
         const struct headway_linear *linear = jobs[j].linear;
         const int64_t tokens = headway_linear_tokens(&jobs[j]);
-        run.plan[j] = headway_linear_cut(machine, tokens, linear->inputs);
+        run.plan[j] = j > 0 && tokens == headway_linear_tokens(&jobs[j - 1]) &&
+                              linear->inputs == jobs[j - 1].linear->inputs
+                          ? run.plan[j - 1]
+                          : headway_linear_cut(machine, tokens, linear->inputs);
         tasks += run.plan[j].blocks * linear->panels;
         flops += 2.0 * (double)tokens * (double)linear->inputs *
                  (double)(linear->vectors * machine->row->lanes);

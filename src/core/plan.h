@@ -10,9 +10,10 @@
 
 struct headway_problem;
 
+/* a >= 0, b > 0. Small calls are most of what asks, and a division is not free there. */
 static inline int64_t headway_divide_up(int64_t a, int64_t b)
 {
-    return a / b + (a % b != 0);
+    return a <= b ? a > 0 : a / b + (a % b != 0);
 }
 
 static inline int64_t headway_at_most(int64_t a, int64_t limit)

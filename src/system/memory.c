@@ -42,26 +42,6 @@ int64_t headway_level2_bytes(void)
     return bytes > 0 ? bytes : 512 * 1024;
 }
 
-int headway_mul(int64_t a, int64_t b, int64_t *result)
-{
-    int64_t product;
-
-    if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product))
-        return 0;
-    *result = product;
-    return 1;
-}
-
-int headway_add(int64_t a, int64_t b, int64_t *result)
-{
-    int64_t sum;
-
-    if (a < 0 || b < 0 || __builtin_add_overflow(a, b, &sum))
-        return 0;
-    *result = sum;
-    return 1;
-}
-
 int headway_reserve(int64_t *offset, int64_t *end, int64_t lines, int64_t width)
 {
     int64_t floats;

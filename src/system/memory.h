@@ -14,8 +14,25 @@ int64_t headway_level2_bytes(void);
 
 /* *result = a * b or a + b; 0 when it does not fit or an operand is negative, and *result is
  * untouched. */
-int headway_mul(int64_t a, int64_t b, int64_t *result);
-int headway_add(int64_t a, int64_t b, int64_t *result);
+static inline int headway_mul(int64_t a, int64_t b, int64_t *result)
+{
+    int64_t product;
+
+    if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product))
+        return 0;
+    *result = product;
+    return 1;
+}
+
+static inline int headway_add(int64_t a, int64_t b, int64_t *result)
+{
+    int64_t sum;
+
+    if (a < 0 || b < 0 || __builtin_add_overflow(a, b, &sum))
+        return 0;
+    *result = sum;
+    return 1;
+}
 /* Room for lines * width floats from *end on, rounded up to a cache line: *offset is where it begins,
  * *end moves behind it. 0 when it does not fit. */
 int headway_reserve(int64_t *offset, int64_t *end, int64_t lines, int64_t width);

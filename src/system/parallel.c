@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +18,25 @@
 
 #define PATH_SIZE 4096
 
+/* A system call for each call of the library would cost more than a small one's checks. */
+static int forks;
+static int forks_counted;
+
+static void count_fork(void)
+{
+    forks++;
+}
+
+static void begin_counting(void)
+{
+    forks_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
+}
+
 int headway_process(void)
 {
-    return (int)getpid();
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, begin_counting);
+    return forks_counted ? forks + 1 : (int)getpid();
 }
 
 static const char *skip_blanks(const char *text)
@@ -152,7 +169,7 @@ static int forked_without_exec(void)
     const char *at;
     unsigned long flags;
 
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", headway_process());
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
     if (!read_text(path, text, sizeof text) || !(at = strrchr(text, ')')) ||
         sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) != 1)
         return 0;
