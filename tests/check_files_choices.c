@@ -236,6 +236,7 @@ static void check_all_sizes(void)
     check_sizes("all", 6, 2, 4, 5, NULL);
     check_sizes("none", 0, 0, 0, 0, "--heads");
     check_sizes("heads that don't divide", 5, 0, 0, 0, "24|5 heads");
+    check_sizes("a size that doesn't divide", 0, 0, 5, 0, "24|not heads of 5");
     check_sizes("other heads", 12, 0, 0, 0, "");
     check_sizes("other kv heads", 6, 4, 0, 0, "k_proj");
     check_sizes("other size", 6, 0, 3, 0, "24|q_proj");

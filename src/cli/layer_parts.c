@@ -260,8 +260,9 @@ static int split(int64_t total, int64_t *count, int64_t *each, const char *what,
         if (*count && *each) {
             snprintf(size, sizeof size, " of %lld (%s)", (long long)*each, each_flag);
         }
-        return error_set(error, "%s has %lld channels, which are not %lld %s%s", what,
-                         (long long)total, (long long)known, *count ? "heads" : "wide heads", size);
+        return error_set(error, "%s has %lld channels, which are not %s%lld%s%s", what,
+                         (long long)total, *count ? "" : "heads of ", (long long)known,
+                         *count ? " heads" : "", size);
     }
     if (!*count) {
         *count = total / *each;
