@@ -74,6 +74,7 @@ static const char *const wrong[][2] = {
     {ATTEND "--output y.npy --softcap -1", "--softcap|-1|positive"},
     {ATTEND "--output y.npy --softcap inf", "--softcap|inf"},
     {ATTEND "--output y.npy --softcap 1e-40", "softcap"},
+    {ATTEND "--output y.npy --softcap 1e-60", "--softcap|1e-60|positive"},
     {ATTEND "--output y.npy --alibi usual", "usual"},
     {ATTEND "--output y.npy --rope 1e4", "--rope|unknown option"},
     {ATTEND "--output y.npy --positions p.npy", "--positions|unknown option"},

@@ -15,7 +15,7 @@ enum kind {
     KIND_COUNT,    /* int64_t >= 1 */
     KIND_NATURAL,  /* int64_t >= 0 */
     KIND_NUMBER,   /* struct option_number, finite as a float */
-    KIND_LIMIT,    /* the same, >= 0 */
+    KIND_LIMIT,    /* the same, > 0 or 0 itself */
     KIND_POSITIVE, /* the same, > 0 */
     KIND_FLAG,     /* int, takes no value */
     KIND_LATER     /* named in the interfaces, refused in this version */
@@ -179,9 +179,9 @@ static const char *store_number(enum kind kind, const char *text, struct option_
     number->given = 1;
     if (parse_number(text, &number->value))
         return "a finite number";
-    if (kind == KIND_LIMIT && number->value < 0)
-        return "0 or a positive number";
     /* Of what is computed with, which is a float. */
+    if (kind == KIND_LIMIT && !((float)number->value > 0 || number->value == 0))
+        return "0 or a positive number";
     if (kind == KIND_POSITIVE && !((float)number->value > 0))
         return "a positive number";
     return NULL;
