@@ -316,6 +316,7 @@ int main(int argc, char **argv)
     int count_here = 0, index = 0;
 
     check_begin(argc, argv);
+    const int step = check_option("--quick", 0) ? 2 : 1;
     interpose();
     check_counter();
     while (count_here < COUNT(rows_here) &&
@@ -323,11 +324,11 @@ int main(int argc, char **argv)
         count_here++;
     /* More threads from engine to engine: those that a smaller team sends home free memory as they
      * go. */
-    for (int t = 0; t < COUNT(threads); t++)
+    for (int t = 0; t < COUNT(threads); t += step)
         for (int r = 0; r < count_here; r++) {
             const char *isa = rows_here[r]->name;
             headway_engine *engine = engine_make(isa, threads[t]);
-            for (int n = 0; n < COUNT(shapes); n++)
+            for (int n = 0; n < COUNT(shapes); n += step)
                 for (int o = PLAIN; o <= PACKED; o++)
                     if ((o != PACKED ||
                          (shapes[n].batch == 1 && shapes[n].queries == shapes[n].keys)) &&
@@ -335,7 +336,7 @@ int main(int argc, char **argv)
                                    threads[t]))
                         run_attention(engine, &shapes[n], (enum options)o, isa);
             /* On 60 rows projections keep more threads busy than attention does. */
-            for (int n = 0; n < COUNT(rows); n++)
+            for (int n = 0; n < COUNT(rows); n += step)
                 for (int64_t heads = 1; heads <= 8; heads += 7)
                     if (check_case("%s: layer of %lld heads on %lld rows, %d threads", isa,
                                    (long long)heads, (long long)rows[n], threads[t]))

@@ -236,7 +236,7 @@ static void mha_padding(void)
     const int64_t lengths[N] = {6, 3};
     layer(4, 6);
     for (int n = 0; n < N; n++)
-        for (int j = 0; j < keys; j++)
+        for (int j = 0; j < keys && j < MOST; j++)
             attends[n * keys + j] = !(padding[n * keys + j] = j >= lengths[n]);
     peer_layer();
     headway_attention_params params = plain;

@@ -213,8 +213,8 @@ int main(int argc, char **argv)
     check_begin(argc, argv);
     quick = (int)check_option("--quick", 0);
     begin();
-    check_tables();
     if (subject_count) {
+        check_tables();
         run_lengths();
         run_widths();
         run_extras();
