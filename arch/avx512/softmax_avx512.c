@@ -73,29 +73,25 @@ INLINE __m512 tanh_f32x16(__m512 size)
 /* What a call gives besides the scores. */
 enum { CAP = 1, SLOPE = 2, BIAS = 4, ALLOWED = 8, RANGE = 16 };
 
-/* First pass down one vector's lanes, v: what is given goes into the scores; returns their maximum
- * with row_max. Options may be a constant: then the loop asks for nothing. */
-INLINE __m512 apply(const struct headway_softmax *s, int v, const unsigned options)
+/* First pass down one vector's lanes, v, for keys from .. until - 1: what is given goes into the
+ * scores; returns their maximum with top. Options are a constant: the loop asks for nothing. */
+INLINE __m512 apply(const struct headway_softmax *s, int v, const unsigned options, int from,
+                    int until, __m512 top)
 {
     const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
     const __m512 unit = _mm512_set1_ps(HEADWAY_EXP_UNIT), sign = _mm512_set1_ps(-0.0f);
     const __m512 cap = _mm512_set1_ps(s->cap), inverse = _mm512_set1_ps(s->inverse_cap);
     const __m512 limit = _mm512_set1_ps(HEADWAY_TANH_LIMIT(s->cap));
-    const __m512i one = _mm512_set1_epi32(1);
+    const __m512i one = _mm512_set1_epi32(1), zero = _mm512_setzero_si512();
     const ptrdiff_t width = (ptrdiff_t)s->vectors * LANES, column = (ptrdiff_t)v * LANES;
-    const int keys = s->keys;
-    float *const scores = s->scores + column;
-    const float *const slopes = options & SLOPE ? s->slope + column : NULL;
-    const int32_t *const distances = options & SLOPE ? s->distance + column : NULL;
-    const float *const biases = options & BIAS ? s->bias + column : NULL;
-    const int32_t *const first = options & RANGE ? s->first + column : NULL;
-    const int32_t *const last = options & RANGE ? s->last + column : NULL;
-    const uint64_t *const allowed = s->allowed;
-    __m512 top = _mm512_loadu_ps(s->row_max + column);
-    __m512i key = _mm512_setzero_si512();
+    const __m512 slope = options & SLOPE ? _mm512_loadu_ps(s->slope + column) : top;
+    const __m512i distance = options & SLOPE ? _mm512_loadu_si512(s->distance + column) : zero;
+    const __m512i first = options & RANGE ? _mm512_loadu_si512(s->first + column) : zero;
+    const __m512i last = options & RANGE ? _mm512_loadu_si512(s->last + column) : zero;
+    __m512i key = _mm512_set1_epi32(from);
 
-    for (int j = 0; j < keys; j++) {
-        float *at = scores + j * width;
+    for (int j = from; j < until; j++) {
+        float *at = s->scores + j * width + column;
         __m512 score = _mm512_loadu_ps(at);
         if (options & CAP) {
             const __m512 size = _mm512_min_ps(limit, _mm512_abs_ps(score));
@@ -103,50 +99,90 @@ INLINE __m512 apply(const struct headway_softmax *s, int v, const unsigned optio
             score = _mm512_or_ps(capped, _mm512_and_ps(score, sign));
         }
         if (options & SLOPE) {
-            const __m512i place = _mm512_add_epi32(key, _mm512_loadu_si512(distances));
-            score = _mm512_fmadd_ps(_mm512_loadu_ps(slopes), _mm512_cvtepi32_ps(place), score);
+            const __m512i place = _mm512_add_epi32(key, distance);
+            score = _mm512_fmadd_ps(slope, _mm512_cvtepi32_ps(place), score);
         }
         if (options & BIAS) {
-            const __m512 bias = _mm512_loadu_ps(biases + j * width);
+            const __m512 bias = _mm512_loadu_ps(s->bias + j * width + column);
             const __mmask16 out = _mm512_cmp_ps_mask(bias, minus_inf, _CMP_EQ_OQ);
             score = _mm512_fmadd_ps(bias, unit, score);
             score = _mm512_mask_blend_ps(out, score, minus_inf);
         }
         if (options & ALLOWED)
-            score = _mm512_mask_blend_ps((__mmask16)(allowed[j] >> column), minus_inf, score);
+            score = _mm512_mask_blend_ps((__mmask16)(s->allowed[j] >> column), minus_inf, score);
         if (options & RANGE) {
-            __mmask16 in = _mm512_cmple_epi32_mask(_mm512_loadu_si512(first), key);
-            in = _mm512_mask_cmpgt_epi32_mask(in, _mm512_loadu_si512(last), key);
+            __mmask16 in = _mm512_cmple_epi32_mask(first, key);
+            in = _mm512_mask_cmpgt_epi32_mask(in, last, key);
             score = _mm512_mask_blend_ps(in, minus_inf, score);
         }
         key = _mm512_add_epi32(key, one);
-        _mm512_storeu_ps(at, score);
+        if (options)
+            _mm512_storeu_ps(at, score);
         top = _mm512_max_ps(score, top);
     }
     return top;
 }
 
-/* One loop for each option that usually comes alone, one for all others; a softcap has enough to do
- * to be better off by itself. */
+/* One loop for each set of options; a softcap has enough to do to be better off by itself. */
 static __attribute__((noinline)) __m512 apply_options(const struct headway_softmax *s, int v,
-                                                      unsigned options)
+                                                      unsigned options, int from, int until,
+                                                      __m512 top)
 {
-    __m512 top = _mm512_setzero_ps();
-
-    if (options & CAP)
-        top = apply(s, v, CAP);
-    switch (options & ~CAP) {
-    case 0:
+    if (from >= until)
         return top;
-    case BIAS:
-        return apply(s, v, BIAS);
-    case ALLOWED:
-        return apply(s, v, ALLOWED);
-    case RANGE:
-        return apply(s, v, RANGE);
-    default:
-        return apply(s, v, options & ~CAP);
+    if (options & CAP) {
+        const __m512 capped = apply(s, v, CAP, from, until, top);
+        if (options == CAP)
+            return capped;
     }
+    switch (options & ~(unsigned)CAP) {
+#define CASE(options)                                                                              \
+    case options:                                                                                  \
+        return apply(s, v, options, from, until, top);
+        CASE(0)
+        CASE(SLOPE)
+        CASE(BIAS)
+        CASE(SLOPE | BIAS)
+        CASE(ALLOWED)
+        CASE(SLOPE | ALLOWED)
+        CASE(RANGE)
+        CASE(SLOPE | RANGE)
+        CASE(BIAS | RANGE)
+        CASE(SLOPE | BIAS | RANGE)
+        CASE(ALLOWED | RANGE)
+        CASE(SLOPE | ALLOWED | RANGE)
+        CASE(BIAS | ALLOWED)
+        CASE(SLOPE | BIAS | ALLOWED)
+        CASE(BIAS | ALLOWED | RANGE)
+        CASE(SLOPE | BIAS | ALLOWED | RANGE)
+#undef CASE
+    }
+    return top;
+}
+
+INLINE int within(int x, int low, int high)
+{
+    return x < low ? low : x < high ? x : high;
+}
+
+/* Where ranges are given, only keys that some lanes see and some don't need to be compared with
+ * them; those that none sees are -inf whatever else is given. */
+INLINE __m512 apply_ranges(const struct headway_softmax *s, int v, unsigned options, __m512 top)
+{
+    const ptrdiff_t width = (ptrdiff_t)s->vectors * LANES, column = (ptrdiff_t)v * LANES;
+    const __m512i first = _mm512_loadu_si512(s->first + column);
+    const __m512i last = _mm512_loadu_si512(s->last + column);
+    const __mmask16 any = _mm512_cmplt_epi32_mask(first, last);
+    const int begin = within(_mm512_mask_reduce_min_epi32(any, first), 0, s->keys);
+    const int end = within(_mm512_mask_reduce_max_epi32(any, last), begin, s->keys);
+    const int whole = within(_mm512_reduce_max_epi32(first), begin, end);
+    const int part = within(_mm512_reduce_min_epi32(last), whole, end);
+
+    for (int j = begin > 0 ? 0 : end; j < s->keys; j = j + 1 == begin ? end : j + 1)
+        _mm512_storeu_ps(s->scores + j * width + column, _mm512_set1_ps(-__builtin_inff()));
+    top = apply_options(s, v, options, begin, whole, top);
+    top = apply_options(s, v, options & ~(unsigned)RANGE, whole, part, top);
+    return apply_options(s, v, options, part, end, top);
 }
 
 /* First pass where nothing but the scores is given. */
@@ -172,8 +208,8 @@ INLINE int all_near(const int vectors, const struct headway_softmax *s, const __
     UNROLL
     for (int v = 0; v < vectors; v++)
         if (s->lowest)
-            far |= _mm512_cmp_ps_mask(
-                _mm512_sub_ps(_mm512_loadu_ps(s->lowest + v * LANES), ref[v]), limit, _CMP_NGE_UQ);
+            far |= _mm512_cmp_ps_mask(_mm512_sub_ps(_mm512_loadu_ps(s->lowest + v * LANES), ref[v]),
+                                      limit, _CMP_NGE_UQ);
     return !far;
 }
 
@@ -209,7 +245,8 @@ INLINE void softmax(const int vectors, const struct headway_softmax *s)
     if (options) {
         UNROLL
         for (int v = 0; v < vectors; v++)
-            top[v] = apply_options(s, v, options);
+            top[v] = s->first ? apply_ranges(s, v, options, top[v])
+                              : apply_options(s, v, options, 0, s->keys, top[v]);
     } else if (s->highest) {
         UNROLL
         for (int v = 0; v < vectors; v++)
