@@ -28,6 +28,7 @@ void check_merge(struct subject *s);
 void check_pack(struct subject *s);
 void check_unpack(struct subject *s);
 void check_bits_kernel(struct subject *s);
+void check_widen(struct subject *s);
 void check_peak(struct subject *s);
 
 /* Names the case in s->label, counts it. */

@@ -1,6 +1,7 @@
 /* The row for AVX2 and FMA. */
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
+#include "cpu/widen.h"
 
 #include <immintrin.h>
 
@@ -42,6 +43,11 @@ int64_t headway_peak_avx2(int64_t rounds, float *sink)
     return rounds * CHAINS * LANES * 2;
 }
 
+static void widen_avx2(float *line, const uint16_t *halves, int count, int bfloat)
+{
+    headway_widen(line, halves, count, bfloat);
+}
+
 extern const struct headway_row headway_row_avx2;
 const struct headway_row headway_row_avx2 = {
     .name = "avx2",
@@ -54,5 +60,6 @@ const struct headway_row headway_row_avx2 = {
     .pack = headway_pack_avx2,
     .unpack = headway_unpack_avx2,
     .bits = headway_bits_avx2,
+    .widen = widen_avx2,
     .peak = headway_peak_avx2,
 };

@@ -40,6 +40,19 @@ static int64_t peak_avx512(int64_t rounds, float *sink)
     return rounds * CHAINS * LANES * 2;
 }
 
+static void widen_avx512(float *line, const uint16_t *halves, int count, int bfloat)
+{
+    for (int j = 0; j < count; j += LANES) {
+        const int rest = count - j;
+        const __mmask16 mask = (__mmask16)(rest < LANES ? (1u << rest) - 1 : 0xFFFFu);
+        const __m256i x = _mm256_maskz_loadu_epi16(mask, halves + j);
+        const __m512 wide =
+            bfloat ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))
+                   : _mm512_cvtph_ps(x);
+        _mm512_mask_storeu_ps(line + j, mask, wide);
+    }
+}
+
 const struct headway_row headway_row_avx512 = {
     .name = "avx512",
     .tiers = HEADWAY_TIER_AVX2 | HEADWAY_TIER_AVX512,
@@ -52,5 +65,6 @@ const struct headway_row headway_row_avx512 = {
     .pack = headway_pack_avx512,
     .unpack = headway_unpack_avx512,
     .bits = headway_bits_avx512,
+    .widen = widen_avx512,
     .peak = peak_avx512,
 };

@@ -1,6 +1,7 @@
 /* The row for NEON, which every AArch64 CPU for applications has. */
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
+#include "cpu/widen.h"
 
 #include <arm_neon.h>
 
@@ -44,6 +45,11 @@ int64_t headway_peak_neon(int64_t rounds, float *sink)
     return rounds * CHAINS * LANES * 2;
 }
 
+static void widen_neon(float *line, const uint16_t *halves, int count, int bfloat)
+{
+    headway_widen(line, halves, count, bfloat);
+}
+
 extern const struct headway_row headway_row_neon;
 const struct headway_row headway_row_neon = {
     .name = "neon",
@@ -56,5 +62,6 @@ const struct headway_row headway_row_neon = {
     .pack = headway_pack_neon,
     .unpack = headway_unpack_neon,
     .bits = headway_bits_neon,
+    .widen = widen_neon,
     .peak = headway_peak_neon,
 };

@@ -11,5 +11,6 @@ const struct headway_row headway_row_scalar = {
     .pack = headway_pack_scalar,
     .unpack = headway_unpack_scalar,
     .bits = headway_bits_scalar,
+    .widen = headway_widen_scalar,
     .peak = headway_peak_scalar,
 };

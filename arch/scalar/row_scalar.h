@@ -12,6 +12,7 @@ headway_merge_fn headway_merge_scalar;
 headway_pack_fn headway_pack_scalar;
 headway_unpack_fn headway_unpack_scalar;
 headway_bits_fn headway_bits_scalar;
+headway_widen_fn headway_widen_scalar;
 headway_peak_fn headway_peak_scalar;
 
 extern const struct headway_row headway_row_scalar;

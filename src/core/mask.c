@@ -1,7 +1,6 @@
 /* Which keys a query row may see: ranges from causality, window, lengths and intervals, and the
  * caller's mask, read in place one block of keys at a time. */
 #include <math.h>
-#include <string.h>
 
 #include "core/tile.h"
 
@@ -195,37 +194,13 @@ static int allow(const struct headway_problem *p, const struct headway_row *row,
     return low < high;
 }
 
-/* Bits of a float, exactly that of binary16: choices by masks, so that compilers make vectors of
- * it. */
-static inline uint32_t widen_f16(uint32_t half)
+static void read_halves(const struct headway_row *row, int bfloat, const uint16_t *at,
+                        ptrdiff_t stride, int count, float *line)
 {
-    const uint32_t sign = (half & 0x8000) << 16, rest = half & 0x7fff;
-    const uint32_t normal = -(uint32_t)(rest >= 0x0400), large = -(uint32_t)(rest >= 0x7c00);
-    const float small = (float)(int32_t)rest * 0x1p-24f;
-    uint32_t bits;
-    memcpy(&bits, &small, sizeof bits);
-    const uint32_t wide = (rest << 13) + (UINT32_C(112) << 23) + (large & (UINT32_C(112) << 23));
-    return sign | (normal & wide) | (~normal & bits);
-}
-
-static inline void widen(int is_f16, const uint16_t *at, ptrdiff_t stride, int count, float *line)
-{
-    for (int j = 0; j < count; j++) {
-        const uint32_t half = at[j * stride];
-        const uint32_t bits = is_f16 ? widen_f16(half) : half << 16;
-        memcpy(&line[j], &bits, sizeof bits);
-    }
-}
-
-/* line[j] = at[j * stride] as a float; the constants let compilers see halves side by side. */
-static void read_halves(int is_f16, const uint16_t *at, ptrdiff_t stride, int count, float *line)
-{
-    if (stride == 1 && is_f16)
-        widen(1, at, 1, count, line);
-    else if (stride == 1)
-        widen(0, at, 1, count, line);
-    else
-        widen(is_f16, at, stride, count, line);
+    uint16_t halves[HEADWAY_KEY_BLOCK];
+    for (int j = 0; stride != 1 && j < count; j++)
+        halves[j] = at[j * stride];
+    row->widen(line, stride == 1 ? at : halves, count, bfloat);
 }
 
 /* The keys low .. high - 1 that some line does not exclude; low == high when there is none. */
@@ -277,8 +252,8 @@ static int add(const struct headway_problem *p, const struct headway_row *row,
         float *copy = room->lines + (ptrdiff_t)lane * HEADWAY_KEY_BLOCK;
         line[lane] = kind == HEADWAY_MASK_F32 && stride == 1 ? wide : copy;
         if (kind != HEADWAY_MASK_F32)
-            read_halves(kind == HEADWAY_MASK_F16, (const uint16_t *)(const void *)at[lane], stride,
-                        block->count, copy);
+            read_halves(row, kind == HEADWAY_MASK_BF16, (const uint16_t *)(const void *)at[lane],
+                        stride, block->count, copy);
         else
             for (int j = 0; stride != 1 && j < block->count; j++)
                 copy[j] = wide[j * stride];

@@ -76,7 +76,7 @@ struct headway_gemm {
     const int *count;
     const float *scale;
     const float *bias;
-    float *highest, *lowest; /* (vectors*lanes), or NULL both */
+    float *highest, *lowest;     /* (vectors*lanes), or NULL both */
     struct headway_ahead *ahead; /* or NULL */
 };
 typedef void headway_gemm_fn(const struct headway_gemm *g);
@@ -165,6 +165,9 @@ typedef int headway_unpack_fn(float *const *lines, int n, const float *panel, in
  */
 typedef void headway_bits_fn(uint64_t *allowed, const unsigned char *const *lines, int n, int k);
 
+/* line[j] = halves[j] for j < count, exactly: bfloat16 where bfloat is non-zero, else binary16. */
+typedef void headway_widen_fn(float *line, const uint16_t *halves, int count, int bfloat);
+
 /* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide
  * their latency; returns the floating-point operations done (two per lane and multiply-add). The
  * machine's peak is that over the time it took. *sink keeps the compiler from dropping the work. */
@@ -176,14 +179,15 @@ struct headway_row {
     /* The row that serves a rest of no more query rows than it has lanes, or NULL: one that runs
      * wherever this row does, as fast per lane. */
     const char *narrower;
-    int lanes;        /* floats in a vector */
-    int vectors;      /* vectors of the widest tile; lanes * vectors <= HEADWAY_MAX_WIDTH */
+    int lanes;   /* floats in a vector */
+    int vectors; /* vectors of the widest tile; lanes * vectors <= HEADWAY_MAX_WIDTH */
     headway_gemm_fn *gemm;
     headway_softmax_fn *softmax;
     headway_merge_fn *merge;
     headway_pack_fn *pack;
     headway_unpack_fn *unpack;
     headway_bits_fn *bits;
+    headway_widen_fn *widen;
     headway_peak_fn *peak;
 };
 
