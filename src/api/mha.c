@@ -229,6 +229,8 @@ static headway_status project_in(const headway_mha *layer, struct forward *f, fl
     HEADWAY_TRY(check_places(layer, "query", "query_positions", &turns[QUERY]));
     HEADWAY_TRY(check_places(layer, "key", "key_positions", &turns[KEY]));
 
+    for (int i = QUERY; i <= KEY; i++)
+        in[i].turn = headway_turn_fits(&turns[i], f->machine.row) ? &turns[i] : NULL;
     headway_linear_run(&f->machine, in, 3);
     headway_turn_run(&f->machine, turns, 2);
     append(layer, KEY, f->in[KEY].shape[0], &p->key, p->appended_row);

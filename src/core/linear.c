@@ -1,6 +1,7 @@
 /* Projection GEMM: loops over packed panels. A task is one panel for one block of tokens. */
 #include "core/linear.h"
 
+#include "core/rope.h"
 #include "system/memory.h"
 #include "system/parallel.h"
 
@@ -197,8 +198,10 @@ static void linear_task(void *context, int64_t task, int worker)
         const struct headway_linear_job *job = &run->jobs[j];
         const struct headway_linear_plan *plan = &run->plan[j];
         const int64_t from = block * plan->block_rows;
-        panel_tokens(run->row, job, panel, plan->pieces, from,
-                     headway_at_most(from + plan->block_rows, headway_linear_tokens(job)));
+        const int64_t until = headway_at_most(from + plan->block_rows, headway_linear_tokens(job));
+        panel_tokens(run->row, job, panel, plan->pieces, from, until);
+        if (job->turn)
+            headway_turn_panel(job->turn, run->row, panel, from, until);
         return;
     }
 }

@@ -38,6 +38,8 @@ int headway_linear_size(struct headway_linear *linear, const struct headway_row 
 void headway_linear_pack(struct headway_linear *linear, const struct headway_row *row,
                          const struct headway_weight_view *view, float *room, const float *zeros);
 
+struct headway_turn_job;
+
 /* One projection of (batch, rows) tokens. Token (b, i) is computed for i < lengths[b] only.
  * y(b, i, group, c) at y[b * y_batch + i * y_row + group * y_group + c]. Packed sequences: batch b has
  * the rows starts[b] .. starts[b + 1] - 1 of all, and (starts[b] + i) * y_row stands for the first
@@ -51,6 +53,9 @@ struct headway_linear_job {
     int64_t batch, rows;
     const int64_t *lengths; /* (batch) or NULL: all rows */
     const int64_t *starts;  /* (batch + 1) or NULL */
+    /* What is done to each panel while it is at hand, of this job's y and where it fits (rope.h), or
+     * NULL. */
+    const struct headway_turn_job *turn;
 };
 
 /* Tokens are counted through all batches, dead ones included: how many there are, the first of batch b

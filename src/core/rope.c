@@ -260,19 +260,22 @@ int64_t headway_place(const struct headway_turn_job *job, int64_t b, int64_t i)
     return offset > INT64_MAX - i ? INT64_MAX : offset + i;
 }
 
-/* Tokens first .. first + count - 1 of batch b, all live: head by head. */
-static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t first, int64_t count)
+/* Tokens first .. first + count - 1 of batch b, all live, in heads from .. until - 1, one by one. */
+static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t first, int64_t count,
+                        int64_t from, int64_t until)
 {
     const struct headway_linear_job *at = job->at;
     const struct headway_rope *rope = job->rope;
     const int64_t half = rope->size / 2;
-    int64_t line[TURN_TOKENS] = {0}; /* of the tables */
-    float r[TURN_TOKENS];            /* apart, so that lines' square roots overlap */
-    float *y = at->y + headway_linear_offset(at, b, first, at->y_batch, at->y_row);
+    int64_t line[TURN_TOKENS]; /* of the tables */
+    float r[TURN_TOKENS];      /* apart, so that lines' square roots overlap */
+    float *y =
+        at->y + headway_linear_offset(at, b, first, at->y_batch, at->y_row) + from * at->y_group;
 
+    const int64_t place = half ? headway_place(job, b, first) : 0;
     for (int64_t n = 0; half && n < count; n++)
-        line[n] = headway_place(job, b, first + n) * half;
-    for (int64_t h = 0; h < at->linear->groups; h++, y += at->y_group) {
+        line[n] = (job->places.data ? headway_place(job, b, first + n) : place + n) * half;
+    for (int64_t h = from; h < until; h++, y += at->y_group) {
         for (int64_t n = 0; job->norm && n < count; n++)
             r[n] = norm_factor(y + n * at->y_row, at->linear->size, job->eps);
         for (int64_t n = 0; n < count; n++) {
@@ -290,13 +293,46 @@ static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t f
     }
 }
 
+/* The live ones of tokens token .. end - 1. */
+static void turn_range(const struct headway_turn_job *job, int64_t token, int64_t end, int64_t from,
+                       int64_t until)
+{
+    for (int64_t b = headway_linear_batch(job->at, token); token < end; b++) {
+        const int64_t first = headway_linear_first(job->at, b);
+        const int64_t last = headway_at_most(first + headway_linear_length(job->at, b), end);
+        for (; token < last; token += TURN_TOKENS)
+            turn_tokens(job, b, token - first, headway_at_most(TURN_TOKENS, last - token), from,
+                        until);
+        token = headway_linear_first(job->at, b + 1);
+    }
+}
+
+static int turns(const struct headway_turn_job *job)
+{
+    return job->norm || job->rope->size;
+}
+
+int headway_turn_fits(const struct headway_turn_job *job, const struct headway_row *row)
+{
+    return turns(job) && row->vectors % job->at->linear->group_vectors == 0;
+}
+
+void headway_turn_panel(const struct headway_turn_job *job, const struct headway_row *row,
+                        int64_t panel, int64_t token, int64_t end)
+{
+    const struct headway_linear *linear = job->at->linear;
+    const int64_t heads = row->vectors / linear->group_vectors;
+    turn_range(job, token, end, panel * heads,
+               headway_at_most((panel + 1) * heads, linear->groups));
+}
+
 struct turn_run {
     const struct headway_turn_job *jobs;
 };
 
 static int64_t tasks_of(const struct headway_turn_job *job)
 {
-    return job->norm || job->rope->size
+    return turns(job) && !job->at->turn
                ? headway_divide_up(headway_linear_tokens(job->at), TURN_TOKENS)
                : 0;
 }
@@ -307,15 +343,9 @@ static void turn_task(void *context, int64_t task, int worker)
     (void)worker;
     for (; task >= tasks_of(job); job++)
         task -= tasks_of(job);
-    int64_t token = task * TURN_TOKENS;
-    const int64_t until = headway_at_most(token + TURN_TOKENS, headway_linear_tokens(job->at));
-    for (int64_t b = headway_linear_batch(job->at, token); token < until; b++) {
-        const int64_t first = headway_linear_first(job->at, b);
-        const int64_t end = headway_at_most(first + headway_linear_length(job->at, b), until);
-        if (end > token)
-            turn_tokens(job, b, token - first, end - token);
-        token = headway_linear_first(job->at, b + 1);
-    }
+    const int64_t token = task * TURN_TOKENS;
+    turn_range(job, token, headway_at_most(token + TURN_TOKENS, headway_linear_tokens(job->at)), 0,
+               job->at->linear->groups);
 }
 
 void headway_turn_run(const struct headway_machine *machine, const struct headway_turn_job *jobs,

@@ -57,7 +57,13 @@ struct headway_turn_job {
     struct headway_places places;
 };
 
-/* Runs the jobs. Allocates nothing, needs no workspace. */
+/* Whether there is anything to do that can be done panel by panel: every panel holds whole heads. */
+int headway_turn_fits(const struct headway_turn_job *job, const struct headway_row *row);
+/* Panel `panel` of tokens token .. end - 1, where the job fits. */
+void headway_turn_panel(const struct headway_turn_job *job, const struct headway_row *row,
+                        int64_t panel, int64_t token, int64_t end);
+
+/* Runs the jobs that no panel has done. Allocates nothing, needs no workspace. */
 void headway_turn_run(const struct headway_machine *machine, const struct headway_turn_job *jobs,
                       int count);
 
