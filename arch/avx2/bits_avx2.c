@@ -1,6 +1,7 @@
 /* Lines of bytes to bits for AVX2: 32 keys at a time. Eight lines leave their bits in one vector, a
  * byte a key; eight such vectors are then put side by side, so that a key's bytes become its word. */
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -8,13 +9,6 @@
 #if !defined(__AVX2__) || !defined(__FMA__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 enum { KEYS = 32, LINES = 8 /* whose bits share a byte */ };
 

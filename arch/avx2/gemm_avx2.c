@@ -5,17 +5,12 @@
  * the multiply-add's latency (4 cycles x 2 units on Zen, 5 x 2 on Intel), and three vectors by four
  * rows need 7 loads for 12 multiply-adds, the fewest that fit. */
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #include <immintrin.h>
 
 #if !defined(__AVX2__) || !defined(__FMA__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
-#endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
 #endif
 
 enum { LANES = 8, MAX_VECTORS = 3, MAX_ROWS = 12, ROWS_OF_A_POINTER = 3 };
@@ -24,8 +19,7 @@ headway_gemm_fn headway_gemm_avx2;
 
 /* Rows i .. i+rows-1 of the tile, all lanes of c, rows and vectors being constants where this
  * is inlined. */
-static inline __attribute__((always_inline)) void
-tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
+INLINE void tile(const struct headway_gemm *g, int64_t i, const int rows, const int vectors)
 {
     const ptrdiff_t a_row = g->a_row, a_col = g->a_col, c_row = g->c_row;
     __m256 sum[MAX_ROWS][MAX_VECTORS];

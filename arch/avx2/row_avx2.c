@@ -2,17 +2,12 @@
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
 #include "cpu/widen.h"
+#include "cpu/unroll.h"
 
 #include <immintrin.h>
 
 #if !defined(__AVX2__) || !defined(__FMA__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
-#endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
 #endif
 
 enum { LANES = 8, CHAINS = 12 };

@@ -3,6 +3,7 @@
 #include "cpu/exp_poly.h"
 #include "cpu/kernels.h"
 #include "cpu/tanh_poly.h"
+#include "cpu/unroll.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -11,13 +12,6 @@
 #if !defined(__AVX2__) || !defined(__FMA__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 8, MAX_VECTORS = 3, AT_ONCE = 2 };
 

@@ -1,18 +1,12 @@
 /* Packing and unpacking for AVX2 and FMA: blocks of 8 x 8 transposed in registers. */
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #include <immintrin.h>
 
 #if !defined(__AVX2__) || !defined(__FMA__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 8 };
 

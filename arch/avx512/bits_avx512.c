@@ -4,21 +4,15 @@
 #include <immintrin.h>
 
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                   \
     !defined(__AVX512VL__)
 #error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 #define KEYS 64
 #define LINES 8 /* whose bits share a byte */
-#define INLINE static inline __attribute__((always_inline))
 
 headway_bits_fn headway_bits_avx512;
 

@@ -12,6 +12,7 @@
 #include <immintrin.h>
 
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) || \
     !defined(__AVX512VL__)
@@ -19,10 +20,8 @@
 #endif
 
 #if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
 #define UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
 #else
-#define UNROLL _Pragma("GCC unroll 16")
 #define UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
@@ -40,8 +39,7 @@ static inline __mmask16 tail_mask(const struct headway_gemm *g, int v)
 }
 
 /* Rows i .. i + rows - 1; rows and vectors are constants after inlining. */
-static inline __attribute__((always_inline)) void tile(const int rows, const int vectors,
-                                                       const struct headway_gemm *g, int64_t i)
+INLINE void tile(const int rows, const int vectors, const struct headway_gemm *g, int64_t i)
 {
     __m512 acc[MAX_ROWS][HEADWAY_MAX_VECTORS];
     const ptrdiff_t a_row = g->a_row, a_col = g->a_col;

@@ -3,15 +3,10 @@
 
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
+#include "cpu/unroll.h"
 
 #if !defined(__AVX512F__)
 #error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
-#endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
 #endif
 
 #define LANES 16

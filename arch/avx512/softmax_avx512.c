@@ -6,20 +6,14 @@
 #include "cpu/exp_poly.h"
 #include "cpu/kernels.h"
 #include "cpu/tanh_poly.h"
+#include "cpu/unroll.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                   \
     !defined(__AVX512VL__)
 #error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 #define LANES 16
-#define INLINE static inline __attribute__((always_inline))
 
 /* exp_poly.h's e of x no less than HEADWAY_EXP_MIN, or a NaN. */
 INLINE __m512 exp_near(__m512 x)

@@ -3,20 +3,14 @@
 #include <immintrin.h>
 
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                   \
     !defined(__AVX512VL__)
 #error "arch/avx512 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 #define LANES 16
-#define INLINE static inline __attribute__((always_inline))
 
 /* t[i][j] <-> t[j][i]: pairs, fours within 128 bits, then the 128-bit quarters in two steps. */
 INLINE void transpose16(__m512 *t)

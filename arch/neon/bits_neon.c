@@ -1,6 +1,7 @@
 /* Lines of bytes to bits for NEON: 16 keys at a time. Eight lines leave their bits in one vector, a
  * byte a key; eight such vectors are then put side by side, so that a key's bytes become its word. */
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #include <arm_neon.h>
 #include <string.h>
@@ -8,13 +9,6 @@
 #if !defined(__aarch64__) || !defined(__ARM_NEON)
 #error "arch/neon is compiled for AArch64 with Advanced SIMD"
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 enum { KEYS = 16, LINES = 8 /* whose bits share a byte */ };
 

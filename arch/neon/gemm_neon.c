@@ -7,19 +7,13 @@
  * five rows need 7 loads, b's in pairs, for 20 multiply-adds. A sixth row would fit too, but
  * GCC 12 loads all of a's elements first and then lacks two registers. */
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #include <arm_neon.h>
 
 #if !defined(__aarch64__) || !defined(__ARM_NEON)
 #error "arch/neon is compiled for AArch64 with Advanced SIMD"
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 4, MAX_VECTORS = 4, MAX_ROWS = 12 };
 

@@ -2,17 +2,12 @@
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
 #include "cpu/widen.h"
+#include "cpu/unroll.h"
 
 #include <arm_neon.h>
 
 #if !defined(__aarch64__) || !defined(__ARM_NEON)
 #error "arch/neon is compiled for AArch64 with Advanced SIMD"
-#endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 24")
 #endif
 
 enum { LANES = 4, CHAINS = 24 };

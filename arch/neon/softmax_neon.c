@@ -3,6 +3,7 @@
 #include "cpu/exp_poly.h"
 #include "cpu/kernels.h"
 #include "cpu/tanh_poly.h"
+#include "cpu/unroll.h"
 
 #include <arm_neon.h>
 #include <math.h>
@@ -10,13 +11,6 @@
 #if !defined(__aarch64__) || !defined(__ARM_NEON)
 #error "arch/neon is compiled for AArch64 with Advanced SIMD"
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 4, MAX_VECTORS = 4, AT_ONCE = 4 };
 

@@ -1,18 +1,12 @@
 /* Packing and unpacking for NEON: blocks of 4 x 4 transposed in registers. */
 #include "cpu/kernels.h"
+#include "cpu/unroll.h"
 
 #include <arm_neon.h>
 
 #if !defined(__aarch64__) || !defined(__ARM_NEON)
 #error "arch/neon is compiled for AArch64 with Advanced SIMD"
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 4 };
 
