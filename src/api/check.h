@@ -81,8 +81,8 @@ headway_status headway_check_distinct(const headway_engine *engine, const char *
                                       const headway_tensor *out);
 /* The memory of a call whose shapes and params have been checked: data present, aligned, innermost
  * strides 1 where asked, outputs (out and params' lse and weights) of distinct elements that share
- * no memory with each other, an input (params' arrays included) or the workspace, and a workspace of `needed` bytes that
- * shares none with any. */
+ * no memory with each other, an input (params' arrays included) or the workspace, and a workspace
+ * of `needed` bytes that shares none with any. */
 headway_status headway_check_operands(const headway_engine *engine,
                                       const headway_attention_params *params,
                                       const struct headway_problem *problem,

@@ -16,8 +16,8 @@ typedef void headway_task_fn(void *context, int64_t task, int worker);
  * parent had any can't be seen. */
 int headway_threads_allowed(int asked);
 
-/* A positive number that a process and its forked child, or its child's, don't share: to tell them
- * from the process that made an engine. */
+/* A positive number that a process shares with none of those it descends from by fork: to tell a
+ * forked child, and a child of that, from the process that made an engine. */
 int headway_process(void);
 
 /* CPUs that a cgroup's bandwidth limit amounts to, rounded up: text is "QUOTA PERIOD" or "QUOTA"
