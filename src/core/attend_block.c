@@ -109,7 +109,7 @@ static void scores_of(struct headway_tile *t, const struct headway_block *block,
     g.c_row = t->lanes.width;
     if (t->streams)
         ask_for_next(t, &t->p->key, block, t->p->size);
-    g.ahead = t->ahead.count > 0 ? &t->ahead : NULL;
+    g.ahead = t->mask.ahead.count > 0 ? &t->mask.ahead : t->ahead.count > 0 ? &t->ahead : NULL;
     g.highest = highest;
     g.lowest = lowest;
     set_columns(&g, t->scores, t->row->lanes);

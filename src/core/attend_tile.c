@@ -240,6 +240,7 @@ static void set_up(const struct headway_attend_run *run, int worker, struct head
     t->mask.allowed = (uint64_t *)(void *)(scratch + plan->allowed);
     t->mask.bias = scratch + plan->bias;
     t->mask.lines = scratch + plan->lines;
+    t->mask.ahead.count = 0;
     t->whole.sum = scratch + plan->sum;
     t->whole.top = stats;
     t->whole.total = stats + plan->width;

@@ -143,15 +143,26 @@ int headway_mask_lines(const struct headway_problem *problem, const struct headw
     return used;
 }
 
-/* A mask of a line for every row is read once, so each block waits for it: the next one's is asked
- * for a block ahead. */
-static void prefetch_lines(const unsigned char *const *at, int used, ptrdiff_t from,
-                           ptrdiff_t until)
+/* Bytes that may be asked for at once: more would stand in the way of the product to come. */
+#define BURST 16384
+
+/* A mask of a line for every row is read once, so each block would wait for it: the next one's, bytes
+ * from .. until - 1 of each line, is asked for a block ahead; much of it by the product of this one's
+ * scores, on the way. */
+static void look_ahead(struct headway_mask_room *room, const unsigned char *const *at, int used,
+                       ptrdiff_t from, ptrdiff_t until)
 {
-    for (int lane = 0; lane < used; lane++)
-        if (lane == 0 || at[lane] != at[lane - 1])
-            for (ptrdiff_t byte = from; byte < until; byte += LINE_FLOATS * sizeof(float))
-                __builtin_prefetch(at[lane] + byte, 0, 2);
+    const int much = used * (until - from) > BURST;
+    room->ahead = (struct headway_ahead){.lines = room->next, .all = 1};
+    room->ahead.floats = (until - from) / (ptrdiff_t)sizeof(float);
+    for (int lane = 0; lane < used; lane++) {
+        if (lane > 0 && at[lane] == at[lane - 1])
+            continue;
+        if (much)
+            room->next[room->ahead.count++] = (float *)(void *)(at[lane] + from);
+        for (ptrdiff_t byte = from; !much && byte < until; byte += LINE_FLOATS * sizeof(float))
+            __builtin_prefetch(at[lane] + byte, 0, 2);
+    }
 }
 
 static void cut(struct headway_block *block, int low, int high)
@@ -270,7 +281,7 @@ static int add(const struct headway_problem *p, const struct headway_row *row,
 }
 
 int headway_mask_block(const struct headway_problem *problem, const struct headway_row *row,
-                       const struct headway_lanes *l, const struct headway_mask_room *room,
+                       const struct headway_lanes *l, struct headway_mask_room *room,
                        struct headway_block *block)
 {
     const unsigned char *at[HEADWAY_MAX_WIDTH];
@@ -279,7 +290,7 @@ int headway_mask_block(const struct headway_problem *problem, const struct headw
     const int64_t next = block->start / HEADWAY_KEY_BLOCK * HEADWAY_KEY_BLOCK + HEADWAY_KEY_BLOCK;
     const int64_t end = headway_at_most(next + HEADWAY_KEY_BLOCK, l->last_max);
     if (problem->mask.key == 1 && used > 1)
-        prefetch_lines(at, used, (next - block->start) * size, (end - block->start) * size);
+        look_ahead(room, at, used, (next - block->start) * size, (end - block->start) * size);
     if (problem->mask.kind == HEADWAY_MASK_BOOL)
         return allow(problem, row, l, room, at, used, block);
     return add(problem, row, l, room, at, used, block);

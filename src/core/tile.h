@@ -47,6 +47,8 @@ struct headway_mask_room {
     uint64_t *allowed; /* (HEADWAY_KEY_BLOCK), bool masks */
     float *bias;       /* (HEADWAY_KEY_BLOCK, width), float masks */
     float *lines;      /* (width, HEADWAY_KEY_BLOCK), of the mask's type */
+    float *next[HEADWAY_MAX_WIDTH];
+    struct headway_ahead ahead; /* of the block after the last one looked at, where that is much */
 };
 
 /* The mask's lines of the live lanes from key `start` on; one where lanes don't differ. Returns how
@@ -57,7 +59,7 @@ int headway_mask_lines(const struct headway_problem *problem, const struct headw
  * or bias are set where it changes anything. Keys at both ends that every lane excludes are cut
  * off. Ranges are not looked at. */
 int headway_mask_block(const struct headway_problem *problem, const struct headway_row *row,
-                       const struct headway_lanes *l, const struct headway_mask_room *room,
+                       const struct headway_lanes *l, struct headway_mask_room *room,
                        struct headway_block *block);
 
 /* State of the online softmax. */
