@@ -244,9 +244,10 @@ static headway_tensor *tensor(headway_dtype type, int rank, const int64_t *shape
         made.rank = odd() ? (int)wild() : pick(HEADWAY_MAX_RANK + 2);
     if (reach(&made, &low, &high) && !odd()) {
         const size_t size = size_of(made.dtype);
-        char *memory = region((size_t)(high - low + 1) * size, output);
+        const int astray = odd(); /* not aligned */
+        char *memory = region((size_t)(high - low + 1) * size + (size_t)astray, output);
         fill(memory, made.dtype, high - low + 1);
-        made.data = memory - low * (int64_t)size + (odd() ? 1 : 0);
+        made.data = memory - low * (int64_t)size + astray;
     }
     return region_of(&made, sizeof made);
 }
