@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures what the pictures and the README's table show, about ten minutes on two cores:
+# Measures what the pictures and the README's table show, about eight minutes on two cores:
 #     sh bench/run.sh [NAME [BUILD_DIR]]
 # writes docs/bench-NAME.json (medians) and, where python3 has matplotlib, the pictures. Environment:
 #     RUNNER  a command to put before every program (taskset, nice, another system's loader)
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 name=${1:-local}
 build=${2:-build/release}
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null)}
-long=0.25 short=0.05 repetitions=3 peer_seconds=0.3
+long=0.15 short=0.03 repetitions=3 peer_seconds=0.3
 [ -z "$QUICK" ] || { long=0.001 short=0.001 repetitions=1 peer_seconds=0.01; }
 
 # Whichever python3 has it; the trimming does without.
@@ -41,12 +41,14 @@ measure() {
 all='(headway|onednn-graph|onednn-primitives|unfused)/f32/[a-z0-9]+/threads:|headway-avx2/f32/[a-z0-9]+/threads:1$'
 measure layer bench_layer $long "^layer/($all)"
 measure attention bench_attention $long "^attention/($all)"
+measure options bench_attention $long \
+    '^attention/headway/f32/(bert512-[a-z0-9-]+|w256|w256full)/threads:1$'
 measure linear bench_kernels $long '^linear/'
 measure sweep bench_attention $short \
     '^attention/(headway|onednn-graph|onednn-primitives|unfused)/f32/sweep-' --sweep --threads=1
 mkdir -p docs
 "$python" bench/plot.py --trim "docs/bench-$name.json" "$results/layer.json" \
-    "$results/attention.json" "$results/linear.json" "$results/sweep.json" || exit 1
+    "$results/attention.json" "$results/options.json" "$results/linear.json" "$results/sweep.json" || exit 1
 echo "headway: wrote docs/bench-$name.json"
 
 if [ -n "$PEERS" ]; then
