@@ -94,7 +94,8 @@ static headway_status view_bias(const headway_engine *engine, const char *name,
 static headway_tensor rows_of(const headway_tensor *fused, int axis, int64_t first, int64_t rows)
 {
     headway_tensor part = *fused;
-    part.data = (float *)fused->data + first * fused->stride[axis];
+    if (part.data) /* an empty one may have none */
+        part.data = (float *)part.data + first * fused->stride[axis];
     part.shape[axis] = rows;
     return part;
 }
