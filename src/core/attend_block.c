@@ -12,7 +12,8 @@ void headway_tile_slopes(struct headway_tile *t)
     for (int lane = 0; lane < l->width; lane++) {
         const int64_t at = l->start + lane;
         const int live = lane < l->n;
-        t->slope[lane] = live ? t->p->slopes[l->head + at % l->group] * HEADWAY_EXP_UNIT : 0.0f;
+        t->slope[lane] =
+            live ? t->p->slopes[headway_lane_head(l, lane)] * HEADWAY_EXP_UNIT : 0.0f;
         t->place[lane] = live ? (int32_t)(at / l->group + offset) : 0;
     }
 }
@@ -285,8 +286,7 @@ static void add_sink(struct headway_tile *t)
         for (int64_t d = 0; t->whole.top[lane] == -INFINITY && d < t->p->value_size; d++)
             t->whole.sum[d * l->width + lane] = 0.0f;
         t->later.top[lane] =
-            lane < l->n ? t->p->sinks[l->head + (l->start + lane) % l->group] * HEADWAY_EXP_UNIT
-                        : -INFINITY;
+            lane < l->n ? t->p->sinks[headway_lane_head(l, lane)] * HEADWAY_EXP_UNIT : -INFINITY;
         t->later.total[lane] = 1.0f;
     }
     merge(t, NULL, t->later.top, t->later.total);

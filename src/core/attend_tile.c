@@ -50,8 +50,7 @@ static void write_lse(const struct headway_tile *t, int seen)
     float *lse[HEADWAY_MAX_WIDTH];
     headway_lane_lines(l, &t->p->lse, lse);
     for (int lane = 0; lane < l->n; lane++) {
-        const float sink =
-            t->p->sinks ? t->p->sinks[l->head + (l->start + lane) % l->group] : -INFINITY;
+        const float sink = t->p->sinks ? t->p->sinks[headway_lane_head(l, lane)] : -INFINITY;
         const int alone =
             !seen || (s->total[lane] == 1.0f && s->top[lane] == sink * HEADWAY_EXP_UNIT);
         *lse[lane] = alone ? sink : headway_lse(s->top[lane], s->total[lane]);

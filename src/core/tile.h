@@ -22,6 +22,12 @@ struct headway_lanes {
     int64_t first_max, last_min; /* over all live lanes */
 };
 
+/* The query head of a lane. */
+static inline int64_t headway_lane_head(const struct headway_lanes *l, int lane)
+{
+    return l->head + (l->start + lane) % l->group;
+}
+
 /* offset[lane] = b * batch + (row + shift) * `row` + head * `head` of every live lane. */
 void headway_lane_offsets(const struct headway_lanes *l, int64_t shift, ptrdiff_t batch,
                           ptrdiff_t row, ptrdiff_t head, ptrdiff_t *offset);
