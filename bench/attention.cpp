@@ -176,8 +176,9 @@ void Unfused::phase(void (Unfused::*step)(int64_t) const) const
         const Unfused *self;
         void (Unfused::*step)(int64_t) const;
     } context{this, step};
+    const headway_team team{threads_, nullptr, nullptr};
     headway_parallel(
-        threads_, threads_, shape_.B * shape_.Hkv * tiles_,
+        &team, threads_, shape_.B * shape_.Hkv * tiles_,
         [](void *given, int64_t task, int) {
             Context *c = static_cast<Context *>(given);
             (c->self->*c->step)(task);

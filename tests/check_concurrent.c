@@ -48,10 +48,10 @@ static void *work(void *given)
     return NULL;
 }
 
-void __wrap_headway_parallel(int team, int threads, int64_t tasks, headway_task_fn *body,
-                             void *context);
-void __wrap_headway_parallel(int team, int threads, int64_t tasks, headway_task_fn *body,
-                             void *context)
+void __wrap_headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
+                             headway_task_fn *body, void *context);
+void __wrap_headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
+                             headway_task_fn *body, void *context)
 {
     struct team made = {body, context, tasks, 0};
     struct worker workers[WORKERS];

@@ -464,7 +464,7 @@ static void count_task(void *context, int64_t task, int worker)
     atomic_fetch_add(&work->runs[task], 1);
     if (work->nest && work->threads > 1 && task % 100 == 0) {
         struct work inner = {.threads = 1};
-        headway_parallel(3, 3, 10, inner_task, &inner);
+        headway_parallel(&(struct headway_team){.threads = 3}, 3, 10, inner_task, &inner);
         if (atomic_load(&inner.bad) != 0 || atomic_load(&inner.runs[9]) != 1)
             atomic_fetch_add(&work->bad, 1);
     }
@@ -483,7 +483,7 @@ static int run_tasks(int threads, int64_t tasks, int nest)
     work->nest = nest;
     for (int i = 0; i < WORKERS; i++)
         work->last[i] = -1;
-    headway_parallel(threads, threads, tasks, count_task, work);
+    headway_parallel(&(struct headway_team){.threads = threads}, threads, tasks, count_task, work);
     wrong = atomic_load(&work->bad);
     for (int64_t i = 0; i < TASKS; i++)
         wrong += atomic_load(&work->runs[i]) != (i < tasks);

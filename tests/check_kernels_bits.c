@@ -89,7 +89,7 @@ static void widen_case(struct subject *s, unsigned first, int count, int bfloat,
     float *line = check_guard((size_t)count * sizeof *line, at_end);
 
     environment_enter();
-    s->row->widen(line, halves, count, bfloat);
+    s->row->widen(line, halves, count, bfloat ? HEADWAY_STORED_BF16 : HEADWAY_STORED_F16, 1.0f);
     environment_leave(s, numbers);
 
     for (int j = 0; j < count; j++)

@@ -1,7 +1,6 @@
 /* The row for AVX2 and FMA. */
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
-#include "cpu/widen.h"
 #include "cpu/unroll.h"
 
 #include <immintrin.h>
@@ -18,6 +17,10 @@ headway_merge_fn headway_merge_avx2;
 headway_pack_fn headway_pack_avx2;
 headway_unpack_fn headway_unpack_avx2;
 headway_bits_fn headway_bits_avx2;
+headway_widen_fn headway_widen_scalar;
+headway_narrow_fn headway_narrow_scalar;
+headway_dot_fn headway_dot_scalar;
+headway_mix_fn headway_mix_scalar;
 headway_peak_fn headway_peak_avx2;
 
 int64_t headway_peak_avx2(int64_t rounds, float *sink)
@@ -38,23 +41,22 @@ int64_t headway_peak_avx2(int64_t rounds, float *sink)
     return rounds * CHAINS * LANES * 2;
 }
 
-static void widen_avx2(float *line, const uint16_t *halves, int count, int bfloat)
-{
-    headway_widen(line, halves, count, bfloat);
-}
-
 extern const struct headway_row headway_row_avx2;
 const struct headway_row headway_row_avx2 = {
     .name = "avx2",
     .tiers = HEADWAY_TIER_AVX2,
     .lanes = LANES,
     .vectors = 3,
+    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_avx2,
     .softmax = headway_softmax_avx2,
     .merge = headway_merge_avx2,
     .pack = headway_pack_avx2,
     .unpack = headway_unpack_avx2,
     .bits = headway_bits_avx2,
-    .widen = widen_avx2,
+    .widen = headway_widen_scalar,
+    .narrow = headway_narrow_scalar,
+    .dot = headway_dot_scalar,
+    .mix = headway_mix_scalar,
     .peak = headway_peak_avx2,
 };

@@ -18,6 +18,10 @@ headway_merge_fn headway_merge_avx512;
 headway_pack_fn headway_pack_avx512;
 headway_unpack_fn headway_unpack_avx512;
 headway_bits_fn headway_bits_avx512;
+headway_widen_fn headway_widen_scalar;
+headway_narrow_fn headway_narrow_scalar;
+headway_dot_fn headway_dot_scalar;
+headway_mix_fn headway_mix_scalar;
 
 static int64_t peak_avx512(int64_t rounds, float *sink)
 {
@@ -35,31 +39,22 @@ static int64_t peak_avx512(int64_t rounds, float *sink)
     return rounds * CHAINS * LANES * 2;
 }
 
-static void widen_avx512(float *line, const uint16_t *halves, int count, int bfloat)
-{
-    for (int j = 0; j < count; j += LANES) {
-        const int rest = count - j;
-        const __mmask16 mask = (__mmask16)(rest < LANES ? (1u << rest) - 1 : 0xFFFFu);
-        const __m256i x = _mm256_maskz_loadu_epi16(mask, halves + j);
-        const __m512 wide =
-            bfloat ? _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))
-                   : _mm512_cvtph_ps(x);
-        _mm512_mask_storeu_ps(line + j, mask, wide);
-    }
-}
-
 const struct headway_row headway_row_avx512 = {
     .name = "avx512",
     .tiers = HEADWAY_TIER_AVX2 | HEADWAY_TIER_AVX512,
     .narrower = "avx2",
     .lanes = LANES,
     .vectors = 4,
+    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_avx512,
     .softmax = headway_softmax_avx512,
     .merge = headway_merge_avx512,
     .pack = headway_pack_avx512,
     .unpack = headway_unpack_avx512,
     .bits = headway_bits_avx512,
-    .widen = widen_avx512,
+    .widen = headway_widen_scalar,
+    .narrow = headway_narrow_scalar,
+    .dot = headway_dot_scalar,
+    .mix = headway_mix_scalar,
     .peak = peak_avx512,
 };

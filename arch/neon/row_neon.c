@@ -1,7 +1,6 @@
 /* The row for NEON, which every AArch64 CPU for applications has. */
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
-#include "cpu/widen.h"
 #include "cpu/unroll.h"
 
 #include <arm_neon.h>
@@ -18,6 +17,10 @@ headway_merge_fn headway_merge_neon;
 headway_pack_fn headway_pack_neon;
 headway_unpack_fn headway_unpack_neon;
 headway_bits_fn headway_bits_neon;
+headway_widen_fn headway_widen_scalar;
+headway_narrow_fn headway_narrow_scalar;
+headway_dot_fn headway_dot_scalar;
+headway_mix_fn headway_mix_scalar;
 headway_peak_fn headway_peak_neon;
 
 /* The addend is the accumulator, as in the GEMM: on some cores that operand has the shortest
@@ -40,23 +43,22 @@ int64_t headway_peak_neon(int64_t rounds, float *sink)
     return rounds * CHAINS * LANES * 2;
 }
 
-static void widen_neon(float *line, const uint16_t *halves, int count, int bfloat)
-{
-    headway_widen(line, halves, count, bfloat);
-}
-
 extern const struct headway_row headway_row_neon;
 const struct headway_row headway_row_neon = {
     .name = "neon",
     .tiers = HEADWAY_TIER_NEON,
     .lanes = LANES,
     .vectors = 4,
+    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_neon,
     .softmax = headway_softmax_neon,
     .merge = headway_merge_neon,
     .pack = headway_pack_neon,
     .unpack = headway_unpack_neon,
     .bits = headway_bits_neon,
-    .widen = widen_neon,
+    .widen = headway_widen_scalar,
+    .narrow = headway_narrow_scalar,
+    .dot = headway_dot_scalar,
+    .mix = headway_mix_scalar,
     .peak = headway_peak_neon,
 };

@@ -5,6 +5,7 @@ const struct headway_row headway_row_scalar = {
     .tiers = 0,
     .lanes = SCALAR_LANES,
     .vectors = SCALAR_VECTORS,
+    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_scalar,
     .softmax = headway_softmax_scalar,
     .merge = headway_merge_scalar,
@@ -12,5 +13,8 @@ const struct headway_row headway_row_scalar = {
     .unpack = headway_unpack_scalar,
     .bits = headway_bits_scalar,
     .widen = headway_widen_scalar,
+    .narrow = headway_narrow_scalar,
+    .dot = headway_dot_scalar,
+    .mix = headway_mix_scalar,
     .peak = headway_peak_scalar,
 };

@@ -13,6 +13,9 @@ headway_pack_fn headway_pack_scalar;
 headway_unpack_fn headway_unpack_scalar;
 headway_bits_fn headway_bits_scalar;
 headway_widen_fn headway_widen_scalar;
+headway_narrow_fn headway_narrow_scalar;
+headway_dot_fn headway_dot_scalar;
+headway_mix_fn headway_mix_scalar;
 headway_peak_fn headway_peak_scalar;
 
 extern const struct headway_row headway_row_scalar;

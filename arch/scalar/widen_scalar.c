@@ -1,8 +1,18 @@
+#include <math.h>
+#include <string.h>
+
 #include "cpu/widen.h"
 
 #include "row_scalar.h"
 
-void headway_widen_scalar(float *line, const uint16_t *halves, int count, int bfloat)
+void headway_widen_scalar(float *line, const void *stored, int64_t count,
+                          enum headway_storage storage, float scale)
 {
-    headway_widen(line, halves, count, bfloat);
+    headway_widen(line, stored, count, storage, scale);
+}
+
+void headway_narrow_scalar(void *stored, const float *line, int64_t count,
+                           enum headway_storage storage, float *scale)
+{
+    headway_narrow(stored, line, count, storage, scale);
 }

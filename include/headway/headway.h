@@ -10,14 +10,16 @@
  *              given and what was expected. Nothing here prints, aborts, exits or sets errno.
  *   memory     create functions allocate, the others never do: they use the caller's workspace
  *   threads    engines and layers are read-only once created; any number of host threads may use
- *              one at the same time, each call with a workspace of its own
+ *              one at the same time, each call with a workspace of its own. A cache is changed by
+ *              the calls that append to it: one of those at a time, and no other beside it
  *   growth     structs that callers fill begin with their own size and have an initialiser macro;
  *              start from it, and a program built against an older header keeps its meaning
  *
  * One answer: with f32 arithmetic an output row has the same bits on every instruction set, for any
- * thread count, batch, place in the batch, strides and tiling. It depends on that row's inputs
- * only. Threads' floating-point modes are taken as they are: where the caller's or a worker's rounds
- * otherwise than to nearest, or flushes subnormals to zero, its part of the work follows that mode.
+ * thread count, batch, place in the batch, strides and tiling, and way of serving: at once, in
+ * chunks or token by token through a cache of F32. It depends on that row's inputs only. Rounding is
+ * to nearest and subnormals are numbers whatever the calling threads' floating-point modes are; they
+ * are put back as they were.
  */
 #ifndef HEADWAY_H
 #define HEADWAY_H
@@ -65,7 +67,8 @@ typedef enum headway_dtype {
     HEADWAY_F16 = 1,
     HEADWAY_BF16 = 2,
     HEADWAY_BOOL = 3, /* one byte, non-zero is true */
-    HEADWAY_I32 = 4
+    HEADWAY_I32 = 4,
+    HEADWAY_I8 = 5 /* storage of caches, with a scale per token and head */
 } headway_dtype;
 
 #define HEADWAY_MAX_RANK 8
@@ -93,6 +96,41 @@ typedef struct headway_engine headway_engine;
  */
 typedef void headway_log_fn(void *context, const char *line);
 
+/* The caller's threads: must call body(task, index) once for every index of 0 .. count - 1, on any
+ * threads, at once or one after the other, and return when all are done. May be called from several
+ * threads at once. */
+typedef void headway_parallel_for_fn(void *context, int count, void (*body)(void *task, int index),
+                                     void *task);
+
+/* The caller's memory, for create functions: `bytes` bytes aligned to 16, or NULL, and their return.
+ * May be called from several threads at once. */
+typedef void *headway_allocate_fn(void *context, size_t bytes);
+typedef void headway_release_fn(void *context, void *memory, size_t bytes);
+
+#define HEADWAY_TRACE_PHASES 4
+
+/* What a call did. */
+typedef struct headway_trace {
+    size_t size;
+    const char *call;       /* "attention", "mha", "append" */
+    const char *isa;        /* the row */
+    const char *path;       /* how the keys were gone through, in a word or two: "tiles", "few rows" */
+    int threads;            /* that could have work */
+    int64_t tasks;          /* of attention */
+    double flops;           /* of the pairs that are allowed, and of the projections */
+    int64_t bytes;          /* keys, values, queries, outputs and weights, once each */
+    int64_t workspace;      /* bytes */
+    int64_t nanoseconds;    /* of the whole call; steady clock */
+    int phases;             /* of it, in order */
+    struct {
+        const char *name; /* "check", "project", "attend", "out" */
+        int64_t nanoseconds;
+    } phase[HEADWAY_TRACE_PHASES];
+} headway_trace;
+
+/* Called at the end of every call that computes and succeeds, on the calling thread. */
+typedef void headway_trace_fn(void *context, const headway_trace *trace);
+
 typedef struct headway_engine_config {
     size_t size;
     /* Name of the instruction set's row: "avx512", "avx2", "neon", "scalar". NULL: the environment
@@ -100,13 +138,22 @@ typedef struct headway_engine_config {
     const char *isa;
     /* Threads a call may use, the caller's included; 0: what affinity, the cgroup's quota and
      * OpenMP's own settings allow. Always 1 in a process that was forked and has not called exec:
-     * OpenMP's threads do not survive a fork. */
+     * OpenMP's threads do not survive a fork. With parallel_for, `count` is at most this, and 0 means
+     * what affinity and the cgroup's quota allow. */
     int threads;
     headway_log_fn *log; /* may be NULL */
     void *log_context;
+    headway_parallel_for_fn *parallel_for; /* NULL: OpenMP's threads */
+    void *parallel_context;
+    headway_allocate_fn *allocate; /* both or none; NULL: the C library's */
+    headway_release_fn *release;
+    void *memory_context;
+    headway_trace_fn *trace; /* NULL: no clock is read */
+    void *trace_context;
 } headway_engine_config;
 
-#define HEADWAY_ENGINE_CONFIG_INIT {sizeof(headway_engine_config), NULL, 0, NULL, NULL}
+#define HEADWAY_ENGINE_CONFIG_INIT                                                                 \
+    {sizeof(headway_engine_config), NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 /* Chooses the kernel row and stores it in the engine. config may be NULL: all defaults.
  * Errors: NOT_BUILT and CANNOT_RUN name the row and the reason in the log line (config->log).
@@ -137,6 +184,98 @@ typedef struct headway_isa_info {
 /* Fills *info for row `index` (0, 1, ...); HEADWAY_ERROR_ARGUMENT past the last row. */
 HEADWAY_API headway_status headway_isa_at(int index, headway_isa_info *info);
 
+/* ---- kv cache --------------------------------------------------------------------------------- */
+
+/* Keys and values of sequences, appended in place: token t of a sequence is where it was first put
+ * until it is truncated. What has not been appended is never read. */
+typedef struct headway_kv_cache headway_kv_cache;
+
+typedef struct headway_kv_cache_config {
+    size_t size;
+    int64_t sequences; /* how many it holds at a time: slots 0 .. sequences - 1, empty at first */
+    int64_t kv_heads;        /* Hkv */
+    int64_t head_size;       /* D */
+    int64_t value_head_size; /* Dv; 0: D */
+    int64_t capacity;        /* tokens of a sequence, at most; rolling: that it keeps */
+    /* F32, F16, BF16 (rounded once, to nearest even) or I8: of each token and head, with a = max |x|,
+     * scale = a / 127 and round(x * (127 / a)), all in float; scale 0 where a < 2^-100, NaN where an
+     * element is not finite, which makes that token's head NaN. The stored value is element * scale
+     * rounded to float. It differs from x by at most: F16 max(2^-11 |x|, 2^-25) up to 65504, beyond
+     * which it is infinite; BF16 max(2^-8 |x| / 2, 2^-134); I8 a / 254 * (1 + 2^-14) + 2^-100. */
+    headway_dtype key_dtype, value_dtype;
+    int64_t page_size; /* 0: contiguous; 1, 2, 4 .. 256: in pages of so many tokens */
+    int64_t pages;     /* with page_size: how many there are for all; 0: sequences at capacity */
+    /* Non-zero: a sequence goes on for ever and its last `capacity` tokens are kept, older ones are
+     * overwritten. A call whose rows see keys that are gone is an error. */
+    int rolling;
+    int64_t pinned; /* rolling in pages: first tokens that stay, whole pages, less than capacity */
+    /* Non-zero: pages are the caller's to hand out, by headway_kv_cache_set_pages(); appending takes
+     * none, truncating gives none back and fork copies numbers. */
+    int caller_pages;
+    /* The caller's memory for the elements, which must outlive the cache, or NULL both: it allocates
+     * its own. Of key_dtype and value_dtype, (sequences, Hkv, capacity, D | Dv), with page_size
+     * (pages, Hkv, page_size, D | Dv); the innermost stride is 1, the elements distinct. With I8 also
+     * the scales, F32, of the first three axes. */
+    const headway_tensor *key, *value, *key_scale, *value_scale;
+} headway_kv_cache_config;
+
+#define HEADWAY_KV_CACHE_CONFIG_INIT                                                               \
+    {sizeof(headway_kv_cache_config), 0, 0, 0, 0, 0, HEADWAY_F32, HEADWAY_F32, 0, 0, 0, 0, 0,      \
+     NULL, NULL, NULL, NULL}
+
+/* The engine must outlive the cache. */
+HEADWAY_API headway_status headway_kv_cache_create(const headway_engine *engine,
+                                                   const headway_kv_cache_config *config,
+                                                   headway_kv_cache **cache);
+
+/* NULL is allowed. */
+HEADWAY_API void headway_kv_cache_destroy(headway_kv_cache *cache);
+
+/* Appends key (B, L, Hkv, D) and value (B, L, Hkv, Dv), F32, any strides but the innermost, which is 1:
+ * lengths[b] tokens (NULL: L) to slot slots[b] (NULL: b), no two the same. A page that is shared is
+ * copied first where it would be written. ARGUMENT when a sequence would pass its capacity, MEMORY
+ * when there are too few pages: then nothing has changed. */
+HEADWAY_API headway_status headway_kv_cache_append(headway_kv_cache *cache, const int64_t *slots,
+                                                   const int64_t *lengths,
+                                                   const headway_tensor *key,
+                                                   const headway_tensor *value);
+
+/* Keeps the first `length` tokens, 0 .. the sequence's length; pages that nobody needs are free
+ * again. Rolling: what was overwritten stays gone. */
+HEADWAY_API headway_status headway_kv_cache_truncate(headway_kv_cache *cache, int64_t slot,
+                                                     int64_t length);
+
+/* Slot `to` becomes a copy of slot `from`, what it held is given up. Pages are shared, not copied;
+ * contiguous tokens are copied. */
+HEADWAY_API headway_status headway_kv_cache_fork(headway_kv_cache *cache, int64_t from, int64_t to);
+
+/* With caller_pages: the sequence's tokens are now in pages[0 .. count - 1], page i holding tokens i *
+ * page_size and on (rolling: of the ring), `length` of them valid. The numbers are copied. Whether a
+ * page may be written is the caller's to know. */
+HEADWAY_API headway_status headway_kv_cache_set_pages(headway_kv_cache *cache, int64_t slot,
+                                                      const int32_t *pages, int64_t count,
+                                                      int64_t length);
+
+/* The stored values of tokens first, first + 1, ... as floats into key (L, Hkv, D) and value (L, Hkv,
+ * Dv), F32, innermost stride 1; either may be NULL. */
+HEADWAY_API headway_status headway_kv_cache_read(const headway_kv_cache *cache, int64_t slot,
+                                                 int64_t first, const headway_tensor *key,
+                                                 const headway_tensor *value);
+
+typedef struct headway_kv_cache_state {
+    size_t size;
+    int64_t length;     /* tokens appended and not truncated */
+    int64_t first;      /* the oldest that is kept behind the pinned ones; 0 unless rolling */
+    int64_t pages;      /* of the sequence */
+    int64_t pages_free; /* of the cache */
+    int64_t bytes;      /* of elements and scales, of the whole cache */
+} headway_kv_cache_state;
+
+#define HEADWAY_KV_CACHE_STATE_INIT {sizeof(headway_kv_cache_state), 0, 0, 0, 0, 0}
+
+HEADWAY_API headway_status headway_kv_cache_get_state(const headway_kv_cache *cache, int64_t slot,
+                                                      headway_kv_cache_state *state);
+
 /* ---- attention: the core on the caller's tensors ---------------------------------------------- */
 
 /* Where query row i stands among the keys: at i + offset[b]. Causality allows key j <= i + offset[b];
@@ -156,7 +295,8 @@ typedef enum headway_causal {
  *                  float mask:   score = score + mask[b,h,i,j]
  *   valid(i,j)   = bool mask AND float mask != -inf AND j < key_length[b]
  *                  AND, when causal, j <= i + offset[b]
- *                  AND i + offset[b] - window_left <= j <= i + offset[b] + window_right
+ *                  AND (i + offset[b] - window_left <= j <= i + offset[b] + window_right
+ *                       OR j < window_first)
  *                  AND interval[b,i,0] <= j < interval[b,i,1]
  *   sum(i)       = sum over valid j of exp(score(i,j)), and exp(sinks[h]) with sinks
  *   weight(i,j)  = exp(score(i,j)) / sum(i) for valid j, else 0
@@ -174,6 +314,11 @@ typedef enum headway_causal {
  * Above, B then means `sequences`, i and j count from the sequence's start, and Lq and Lk of a mask
  * are the longest sequence's; interval, lse and positions have the packed length (lse also without
  * its first axis).
+ *
+ * With a cache, keys and values are those of the cache's sequences: Lk is the longest's length, for
+ * the mask and the weights too, and key_length[b] is the sequence's own, or less by key_lengths.
+ * BOTTOM_RIGHT places the rows at the sequence's end. Sequences may have any number of rows each, by
+ * query_lengths or packed by query_starts.
  */
 typedef struct headway_attention_params {
     size_t size;
@@ -182,6 +327,7 @@ typedef struct headway_attention_params {
     const int64_t *row_offsets;         /* (B); NULL with TOP_LEFT and BOTTOM_RIGHT */
     /* Keys beside the row's own place; -1, and INT64_MAX: unbounded. */
     int64_t window_left, window_right;
+    int64_t window_first; /* first keys that lie in every window: the sinks of streaming; 0: none */
     const int64_t *query_lengths;       /* (B), 0..Lq, or NULL: Lq. Rows beyond it are not written */
     const int64_t *key_lengths;         /* (B), 0..Lk, or NULL: Lk */
     int64_t sequences;                  /* with query_starts: how many there are, else 0 */
@@ -200,6 +346,11 @@ typedef struct headway_attention_params {
      * (B|1, Lq), and of Lk. NULL: i + offset[b] and j; in self-attention key_positions NULL means
      * query_positions. Elsewhere NULL. */
     const headway_tensor *query_positions, *key_positions;
+    headway_kv_cache *cache;    /* NULL: none. headway_attention() only reads it */
+    const int64_t *cache_slots; /* (B) the slot of each sequence; NULL: 0 .. B - 1 */
+    /* How many first keys all sequences of the batch have in common, of the same pages: they are then
+     * read once for all of them. Says nothing about the result. */
+    int64_t shared_prefix;
     const headway_tensor *lse; /* output, F32 (B, Hq, Lq), any strides, or NULL */
     /* Output, F32, or NULL: the weights (B, Hq, Lq, Lk), or their mean over heads (B, Lq, Lk).
      * Innermost stride 1. Rows beyond a query length are not written. Not with packed sequences. */
@@ -207,8 +358,8 @@ typedef struct headway_attention_params {
 } headway_attention_params;
 
 #define HEADWAY_ATTENTION_PARAMS_INIT                                                              \
-    {sizeof(headway_attention_params), NULL, HEADWAY_CAUSAL_NONE, NULL, -1, -1, NULL, NULL, 0,     \
-     NULL, NULL, NULL, NULL, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL}
+    {sizeof(headway_attention_params), NULL, HEADWAY_CAUSAL_NONE, NULL, -1, -1, 0, NULL, NULL, 0,  \
+     NULL, NULL, NULL, NULL, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL}
 
 /* The slopes of ALiBi (Press et al. 2022, "Train Short, Test Long") for any number of heads: with n
  * the largest power of two <= heads, slope h is 2^(-8 (h+1) / n) for h < n, then every other one of
@@ -223,7 +374,7 @@ HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
  * must be 1 unless its extent is 1. Hq is a multiple of Hkv, both >= 1; D >= 1; the other extents
  * may be 0. Outputs must not share memory with each other, an input or the workspace, and an
  * output's axes must nest: sorted by stride, each steps over all elements of the smaller ones.
- * params may be NULL.
+ * params may be NULL. With params->cache key and value are NULL: they are the cache's.
  *
  * In place of B query may have any number of leading batch axes, none included; B is then their
  * product. Whatever else has a batch, here or in params, has the same leading axes or one axis of
@@ -390,7 +541,14 @@ HEADWAY_API void headway_mha_destroy(headway_mha *layer);
  * axes and params as for headway_attention(); params may be NULL. Keys appended by the layer count
  * in the weights' last axis, and in nothing else. An empty row gives the output bias. Rows of out
  * at and beyond a query length are not written. Outputs must not share memory with each other, an
- * input or the workspace. */
+ * input or the workspace.
+ *
+ * With params->cache (of the layer's Hkv, D and Dv) the projected keys and values, turned, are first
+ * appended to the sequences' slots, which must differ, and the rows attend to all that the sequences
+ * then hold; key_lengths and key_starts are of the tokens to append (in self-attention those of the
+ * queries, and NULL). A key of length 0 appends nothing: cross-attention to what is there. Positions
+ * of the tokens default to the sequence's length before the call and on, of the queries too in
+ * self-attention. On any error the cache is as it was. */
 HEADWAY_API headway_status headway_mha_workspace(const headway_mha *layer,
                                                  const headway_attention_params *params,
                                                  const headway_tensor *query,
@@ -410,6 +568,19 @@ HEADWAY_API headway_status headway_mha_explain(const headway_mha *layer,
                                                const headway_tensor *query,
                                                const headway_tensor *key,
                                                const headway_tensor *value, char *text, size_t size);
+
+/* Packed weights, to be made once and shared: `bytes` of headway_mha_packed_bytes() into memory (64-
+ * byte aligned), as they would be mapped from a file. They belong to the row that packed them and to
+ * this version's format. */
+HEADWAY_API headway_status headway_mha_packed_bytes(const headway_mha *layer, size_t *bytes);
+HEADWAY_API headway_status headway_mha_save_packed(const headway_mha *layer, void *memory,
+                                                   size_t bytes);
+
+/* A layer on saved weights: memory is only read, not copied (64-byte aligned: a mapping), and must
+ * outlive the layer. ARGUMENT when it is no such thing, cut, damaged, of another format; CANNOT_RUN
+ * when it was packed for another row than the engine's. */
+HEADWAY_API headway_status headway_mha_map_packed(const headway_engine *engine, const void *memory,
+                                                  size_t bytes, headway_mha **layer);
 
 #ifdef __cplusplus
 }

@@ -161,7 +161,9 @@ headway_status headway_engine_create(const headway_engine_config *config, headwa
     }
     made->machine.row = row;
     made->machine.narrow = narrower_than(row);
-    made->machine.threads = headway_threads_allowed(config->threads);
+    made->machine.team.threads = headway_threads_allowed(config->threads);
+    made->machine.team.parallel_for = config->parallel_for;
+    made->machine.team.context = config->parallel_context;
     made->machine.level2 = headway_level2_bytes();
     made->process = headway_process();
     made->log = config->log;
@@ -181,7 +183,7 @@ void headway_engine_destroy(headway_engine *engine)
 struct headway_machine headway_engine_machine(const headway_engine *engine)
 {
     struct headway_machine machine = engine->machine;
-    machine.threads = headway_engine_threads(engine);
+    machine.team.threads = headway_engine_threads(engine);
     return machine;
 }
 
@@ -192,10 +194,10 @@ const char *headway_engine_isa(const headway_engine *engine)
 
 int headway_engine_threads(const headway_engine *engine)
 {
-    if (!engine || engine->machine.threads == 1)
+    if (!engine || engine->machine.team.threads == 1)
         return 1;
     /* A forked child has none of the threads that its parent's OpenMP counts on. */
-    return headway_process() == engine->process ? engine->machine.threads : 1;
+    return headway_process() == engine->process ? engine->machine.team.threads : 1;
 }
 
 headway_status headway_isa_at(int index, headway_isa_info *info)

@@ -81,8 +81,7 @@ static headway_status plan(const headway_mha *layer, struct forward *f)
     struct headway_problem *p = &f->problem;
     int64_t queries, keys, end = 0, all;
     if (!headway_mul(f->in[QUERY].shape[0], f->in[QUERY].shape[1], &queries) ||
-        !headway_add(f->in[KEY].shape[1], p->appended, &keys) ||
-        !headway_mul(f->in[KEY].shape[0], keys, &keys) ||
+        !headway_mul(f->in[KEY].shape[0], f->in[KEY].shape[1], &keys) ||
         !headway_reserve(&f->at[QUERY], &end, queries, p->heads * p->size) ||
         !headway_reserve(&f->at[KEY], &end, keys, p->kv_heads * p->size) ||
         !headway_reserve(&f->at[VALUE], &end, keys, p->kv_heads * p->value_size) ||
@@ -97,6 +96,13 @@ static headway_status plan(const headway_mha *layer, struct forward *f)
     return HEADWAY_OK;
 }
 
+/* The keys or values that the layer appends, the same for every batch. */
+static struct headway_view more_of(const headway_mha *layer, int i, int64_t size)
+{
+    const struct headway_view view = {(float *)layer->more[i], 0, size, layer->appended * size};
+    return view;
+}
+
 /* Everything but the memory of a call. *key and *value become what they stand for. */
 static headway_status prepare(const headway_mha *layer, const headway_attention_params *params,
                               const headway_tensor *query, const headway_tensor **key,
@@ -109,13 +115,15 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     memset(p, 0, sizeof *p);
     p->batch = f->batch.all;
     p->query_rows = f->in[QUERY].shape[1];
-    p->keys = p->appended_row = f->in[KEY].shape[1];
+    p->keys = f->in[KEY].shape[1];
     p->heads = layer->heads;
     p->kv_heads = layer->kv_heads;
     p->group = layer->heads / layer->kv_heads;
     p->size = layer->size;
     p->value_size = layer->value_size;
     p->appended = layer->appended;
+    p->appended_key = more_of(layer, KEY, layer->size);
+    p->appended_value = more_of(layer, VALUE, layer->value_size);
     HEADWAY_TRY(headway_check_params(layer->engine, params, &f->batch, layer->rope.size > 0, p));
     const headway_tensor *rows = params ? params->query_positions : NULL;
     const headway_tensor *keys = params && params->key_positions ? params->key_positions
@@ -145,10 +153,9 @@ headway_status headway_mha_workspace(const headway_mha *layer,
 }
 
 /* Projects tokens of x into heads at `to`, which lie head by head, (heads, B, L, size): the rows that
- * a tile reads are next to each other, and all tokens of a head have one pitch. `appended` rows of
- * each batch are left free. */
+ * a tile reads are next to each other, and all tokens of a head have one pitch. */
 static struct headway_linear_job project(const struct headway_linear *linear,
-                                         const headway_tensor *x, int appended, float *to,
+                                         const headway_tensor *x, float *to,
                                          struct headway_view *view)
 {
     struct headway_linear_job job = {.linear = linear, .x = x->data};
@@ -158,7 +165,7 @@ static struct headway_linear_job project(const struct headway_linear *linear,
     job.rows = x->shape[1];
     job.y = to;
     job.y_row = linear->size;
-    job.y_batch = (job.rows + appended) * linear->size;
+    job.y_batch = job.rows * linear->size;
     job.y_group = job.batch * job.y_batch;
     view->data = to;
     view->batch = job.y_batch;
@@ -177,17 +184,6 @@ static void choose(struct headway_linear_job *job, const struct headway_problem 
         return;
     job->batch = p->batch;
     view->batch = 0;
-}
-
-/* Appended keys or values behind each batch's own. */
-static void append(const headway_mha *layer, int i, int64_t batch, const struct headway_view *view,
-                   int64_t row)
-{
-    const int64_t floats = layer->appended * view->row;
-    for (int64_t b = 0; b < batch && floats > 0; b++)
-        for (int64_t h = 0; h < layer->kv_heads; h++)
-            memcpy(view->data + b * view->batch + row * view->row + h * view->head,
-                   layer->more[i] + h * floats, (size_t)floats * sizeof(float));
 }
 
 /* Every live token stands within the tables. */
@@ -217,9 +213,9 @@ static headway_status project_in(const headway_mha *layer, struct forward *f, fl
     struct headway_problem *p = &f->problem;
     const int64_t *query_lengths = p->query_lengths, *key_lengths = p->key_lengths;
     struct headway_linear_job in[3] = {
-        project(&layer->linear[QUERY], &f->in[QUERY], 0, room + f->at[QUERY], &p->query),
-        project(&layer->linear[KEY], &f->in[KEY], p->appended, room + f->at[KEY], &p->key),
-        project(&layer->linear[VALUE], &f->in[VALUE], p->appended, room + f->at[VALUE], &p->value)};
+        project(&layer->linear[QUERY], &f->in[QUERY], room + f->at[QUERY], &p->query),
+        project(&layer->linear[KEY], &f->in[KEY], room + f->at[KEY], &p->key),
+        project(&layer->linear[VALUE], &f->in[VALUE], room + f->at[VALUE], &p->value)};
     choose(&in[QUERY], p, query_lengths, p->query_starts, &p->query);
     choose(&in[KEY], p, key_lengths, p->key_starts, &p->key);
     choose(&in[VALUE], p, key_lengths, p->key_starts, &p->value);
@@ -233,8 +229,6 @@ static headway_status project_in(const headway_mha *layer, struct forward *f, fl
         in[i].turn = headway_turn_fits(&turns[i], f->machine.row) ? &turns[i] : NULL;
     headway_linear_run(&f->machine, in, 3);
     headway_turn_run(&f->machine, turns, 2);
-    append(layer, KEY, f->in[KEY].shape[0], &p->key, p->appended_row);
-    append(layer, VALUE, f->in[VALUE].shape[0], &p->value, p->appended_row);
     return HEADWAY_OK;
 }
 
@@ -266,7 +260,7 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
     p->out = heads;
     p->out.batch = p->query_starts ? 0 : heads.batch;
     struct headway_attend_run run = {p, &f.plan, &f.machine, room + f.scratch};
-    headway_parallel(f.machine.threads, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
+    headway_parallel(&f.machine.team, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
 
     struct headway_linear_job last = {.linear = &layer->linear[OUT],
                                       .x = heads.data,
@@ -328,7 +322,7 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
         "  written concatenated\n"
         "%s"
         "  workspace of the call: %zu bytes\n",
-        m->row->name, m->row->lanes * m->row->vectors, m->threads, (long long)cut.blocks,
+        m->row->name, m->row->lanes * m->row->vectors, m->team.threads, (long long)cut.blocks,
         (long long)cut.block_rows, (long long)cut.pieces, extras, f.bytes);
     if (used < 0 || (size_t)used >= size)
         used = (int)size - 1;

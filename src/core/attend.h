@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/cache.h"
 #include "core/plan.h"
 #include "cpu/kernels.h"
 
@@ -40,6 +41,16 @@ struct headway_interval {
     ptrdiff_t batch, row, end;
 };
 
+/* Keys and values that lie in a cache; store NULL: they are views. Sequence b is in slot slots[b], or
+ * b. The call appends to what the slot holds: more(b) = more_lengths[b], or more_starts[b + 1] -
+ * more_starts[b], or more_rows tokens; its key length is the sum unless key_lengths says less. */
+struct headway_cached {
+    const struct headway_store *store;
+    const int64_t *slots;
+    const int64_t *more_lengths, *more_starts;
+    int64_t more_rows;
+};
+
 struct headway_problem {
     int64_t batch;            /* B, or how many packed sequences there are */
     int64_t query_rows, keys; /* Lq, Lk: the longest sequence's */
@@ -54,11 +65,12 @@ struct headway_problem {
      * heads, where mean_weights is set, with a head stride of 0. */
     struct headway_view weights;
     int mean_weights;
-    /* 0 to 2 keys and values that every row attends, at rows appended_row and on of each batch's view
-     * (of the whole view when packed): they come after all others, as a segment of their own;
-     * neither mask, range nor ALiBi apply to them. */
+    struct headway_cached cached;
+    int64_t shared_prefix; /* keys, a hint */
+    /* 0 to 2 keys and values that every row attends, rows 0 and on of views of their own: they come
+     * after all others, as a segment of their own; neither mask, range nor ALiBi apply to them. */
     int appended;
-    int64_t appended_row;
+    struct headway_view appended_key, appended_value;
     float scale;         /* the score's scale times HEADWAY_EXP_UNIT, rounded once */
     float softcap;       /* in the units of exp_poly.h, with a normal inverse; 0: none */
     const float *slopes; /* (Hq) ALiBi, as given, or NULL */
@@ -67,6 +79,7 @@ struct headway_problem {
     const int64_t *offsets; /* (B) of the rows among the keys, or NULL: 0, or bottom_right's */
     int bottom_right;
     int64_t window_left, window_right; /* INT64_MAX: unbounded */
+    int64_t window_first;              /* keys that lie in every window */
     struct headway_interval interval;
     const int64_t *query_lengths, *key_lengths; /* (B) or NULL */
     struct headway_mask mask;
@@ -74,6 +87,9 @@ struct headway_problem {
 
 int64_t headway_query_length(const struct headway_problem *problem, int64_t b);
 int64_t headway_key_length(const struct headway_problem *problem, int64_t b);
+/* With a cache: the slot of sequence b, and how many tokens the call appends to it. */
+int64_t headway_slot(const struct headway_cached *cached, int64_t b);
+int64_t headway_more(const struct headway_cached *cached, int64_t b);
 
 /* Where row 0 of batch b stands among the keys. */
 int64_t headway_row_offset(const struct headway_problem *problem, int64_t b);

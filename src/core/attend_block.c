@@ -25,6 +25,18 @@ static const float *line_of(const struct headway_tile *t, const struct headway_v
            t->lanes.head / t->p->group * view->head;
 }
 
+static const struct headway_view *key_view(const struct headway_tile *t,
+                                           const struct headway_block *block)
+{
+    return block->start < t->p->keys ? &t->p->key : &t->p->appended_key;
+}
+
+static const struct headway_view *value_view(const struct headway_tile *t,
+                                             const struct headway_block *block)
+{
+    return block->start < t->p->keys ? &t->p->value : &t->p->appended_value;
+}
+
 /* Intervals leave gaps between lanes: the part of the block between the first and the last key that
  * any lane sees. */
 static void narrow(const struct headway_lanes *l, struct headway_block *block)
@@ -64,8 +76,7 @@ int headway_tile_block(struct headway_tile *t, int64_t begin, struct headway_blo
 
 struct headway_block headway_tile_appended(const struct headway_tile *t)
 {
-    const struct headway_block block = {
-        .start = t->p->keys, .row = t->p->appended_row, .count = t->p->appended};
+    const struct headway_block block = {.start = t->p->keys, .row = 0, .count = t->p->appended};
     return block;
 }
 
@@ -103,8 +114,8 @@ static void scores_of(struct headway_tile *t, const struct headway_block *block,
                       float *lowest)
 {
     struct headway_gemm g = {.m = block->count, .k = t->p->size, .vectors = t->vectors};
-    g.a = line_of(t, &t->p->key, block->row);
-    g.a_row = t->p->key.row;
+    g.a = line_of(t, key_view(t, block), block->row);
+    g.a_row = key_view(t, block)->row;
     g.a_col = 1;
     g.b = t->panel;
     g.c_row = t->lanes.width;
@@ -201,13 +212,13 @@ static void add_carefully(struct headway_tile *t, const struct headway_block *bl
     const int width = t->lanes.width;
 
     for (int j = 0; j < block->count; j++) {
-        const float *value = line_of(t, &t->p->value, block->row + j);
+        const float *value = line_of(t, value_view(t, block), block->row + j);
         for (int64_t d = 0; d < size; d++)
             t->clean[j * size + d] = isfinite(value[d]) ? value[d] * t->shrink : 0.0f;
     }
     add_values(t, block, t->clean, size, s, fresh, rescale);
     for (int j = 0; j < block->count; j++) {
-        const float *value = line_of(t, &t->p->value, block->row + j);
+        const float *value = line_of(t, value_view(t, block), block->row + j);
         for (int64_t d = 0; d < size; d++) {
             if (isfinite(value[d]))
                 continue;
@@ -227,8 +238,8 @@ static void attend_block(struct headway_tile *t, const struct headway_block *blo
     if (t->careful)
         add_carefully(t, block, s, fresh, rescale);
     else
-        add_values(t, block, line_of(t, &t->p->value, block->row), t->p->value.row, s, fresh,
-                   rescale);
+        add_values(t, block, line_of(t, value_view(t, block), block->row),
+                   value_view(t, block)->row, s, fresh, rescale);
 }
 
 static void begin_segment(const struct headway_tile *t, const struct headway_state *s)

@@ -224,6 +224,6 @@ void headway_linear_run(const struct headway_machine *machine,
         flops += 2.0 * (double)tokens * (double)linear->inputs *
                  (double)(linear->vectors * machine->row->lanes);
     }
-    headway_parallel(machine->threads, headway_threads_for(flops, machine->threads), tasks,
+    headway_parallel(&machine->team, headway_threads_for(flops, machine->team.threads), tasks,
                      linear_task, &run);
 }

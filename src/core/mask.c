@@ -13,10 +13,27 @@ int64_t headway_query_length(const struct headway_problem *problem, int64_t b)
     return problem->query_rows;
 }
 
+int64_t headway_slot(const struct headway_cached *cached, int64_t b)
+{
+    return cached->slots ? cached->slots[b] : b;
+}
+
+int64_t headway_more(const struct headway_cached *cached, int64_t b)
+{
+    if (cached->more_lengths)
+        return cached->more_lengths[b];
+    if (cached->more_starts)
+        return cached->more_starts[b + 1] - cached->more_starts[b];
+    return cached->more_rows;
+}
+
 int64_t headway_key_length(const struct headway_problem *problem, int64_t b)
 {
+    const struct headway_cached *cached = &problem->cached;
     if (problem->key_lengths)
         return problem->key_lengths[b];
+    if (cached->store)
+        return cached->store->lengths[headway_slot(cached, b)] + headway_more(cached, b);
     if (problem->key_starts)
         return problem->key_starts[b + 1] - problem->key_starts[b];
     return problem->keys;
@@ -211,7 +228,8 @@ static void read_halves(const struct headway_row *row, int bfloat, const uint16_
     uint16_t halves[HEADWAY_KEY_BLOCK];
     for (int j = 0; stride != 1 && j < count; j++)
         halves[j] = at[j * stride];
-    row->widen(line, stride == 1 ? at : halves, count, bfloat);
+    row->widen(line, stride == 1 ? at : halves, count,
+               bfloat ? HEADWAY_STORED_BF16 : HEADWAY_STORED_F16, 1.0f);
 }
 
 /* The keys low .. high - 1 that some line does not exclude; low == high when there is none. */

@@ -179,7 +179,7 @@ int headway_attend_plan(const struct headway_problem *problem,
                         const struct headway_machine *machine, struct headway_attend_plan *plan)
 {
     const int lanes = machine->row->lanes;
-    const int threads = headway_threads_for(flops_of(problem), machine->threads);
+    const int threads = headway_threads_for(flops_of(problem), machine->team.threads);
     const int mean = problem->mean_weights;
     int64_t rows, units;
     plan->group = mean ? 1 : problem->group;
@@ -280,7 +280,7 @@ int headway_attend_words(const struct headway_problem *problem,
         "  workspace: %zu bytes for each thread\n",
         (long long)plan->tasks, (long long)problem->batch, (long long)plan->units,
         problem->mean_weights ? "(each through all heads)" : "kv heads", (long long)plan->tiles,
-        plan->threads, machine->threads, plan->worker_floats * sizeof(float));
+        plan->threads, machine->team.threads, plan->worker_floats * sizeof(float));
     return w.used;
 }
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "cpu/kernels.h"
+#include "system/parallel.h"
 
 struct headway_problem;
 
@@ -25,7 +26,7 @@ static inline int64_t headway_at_most(int64_t a, int64_t limit)
 struct headway_machine {
     const struct headway_row *row;
     const struct headway_row *narrow; /* row->narrower, or NULL where it isn't built */
-    int threads;
+    struct headway_team team;
     int64_t level2; /* bytes of one core's level 2 cache */
 };
 

@@ -360,6 +360,6 @@ void headway_turn_run(const struct headway_machine *machine, const struct headwa
         flops += 8.0 * (double)headway_linear_tokens(jobs[j].at) *
                  (double)(linear->groups * linear->size);
     }
-    headway_parallel(machine->threads, headway_threads_for(flops, machine->threads), tasks,
+    headway_parallel(&machine->team, headway_threads_for(flops, machine->team.threads), tasks,
                      turn_task, &run);
 }

@@ -33,6 +33,7 @@
 /* Limits over all rows, for the callers' arrays. */
 #define HEADWAY_MAX_VECTORS 4
 #define HEADWAY_MAX_WIDTH 64
+#define HEADWAY_MAX_FEW 8
 
 /* Lines of memory that will be needed soon: `floats` floats from each of lines[at .. count - 1]. A
  * kernel may ask the cache for some of them between its tiles, a few at a time so that they do not
@@ -165,8 +166,70 @@ typedef int headway_unpack_fn(float *const *lines, int n, const float *panel, in
  */
 typedef void headway_bits_fn(uint64_t *allowed, const unsigned char *const *lines, int n, int k);
 
-/* line[j] = halves[j] for j < count, exactly: bfloat16 where bfloat is non-zero, else binary16. */
-typedef void headway_widen_fn(float *line, const uint16_t *halves, int count, int bfloat);
+/* How elements are kept: a stored element's value is itself, exactly, and with I8 (-127 .. 127) the
+ * product of it and its row's scale, rounded to float. */
+enum headway_storage {
+    HEADWAY_STORED_F32,
+    HEADWAY_STORED_F16,
+    HEADWAY_STORED_BF16,
+    HEADWAY_STORED_I8
+};
+
+/* line[j] = value of stored[j] for j < count. scale is for I8. */
+typedef void headway_widen_fn(float *line, const void *stored, int64_t count,
+                              enum headway_storage storage, float scale);
+
+/* stored[j] = line[j] for j < count, rounded to nearest even; a NaN stays one. With I8
+ *   a = max |line(j)|;  not finite: *scale = NaN, stored = 0;  a < 2^-100: *scale = 0, stored = 0
+ *   else *scale = a / 127, r = 127 / a, stored[j] = line[j] * r rounded to an integer, ties to even
+ * each operation rounded to float. scale is not touched otherwise. */
+typedef void headway_narrow_fn(void *stored, const float *line, int64_t count,
+                               enum headway_storage storage, float *scale);
+
+/* Rows of keys or values as they are kept, each on its own: row[j] is its first element. ahead[j] are
+ * rows that will be needed as these are now, of as many elements: a kernel asks level 2 of the cache
+ * for the same place of ahead[j] as it reads of row[j]; NULL: it doesn't. */
+struct headway_rows {
+    const void *const *row;
+    const void *const *ahead;
+    const float *scale; /* (count), for I8 */
+    int count;          /* 1 .. HEADWAY_KEY_BLOCK */
+    enum headway_storage storage;
+};
+
+/* K . Q^T for few lanes, in gemm's order, so that the bits are gemm's on widened keys: for j < count
+ *
+ *   scores[j * width + l] = sum, fma over p = 0 .. k-1 in order from +0: sum = fma(key(j,p),
+ *                           query[p * width + l], sum)                                 for l < n
+ *                           +0                                             for n <= l < width
+ *
+ * 1 <= n <= the row's `few`, n <= width; width is any row's tile width, also another row's. */
+struct headway_dot {
+    const struct headway_rows *keys;
+    int n, width;
+    int64_t k;
+    const float *query; /* a panel: (k, width) */
+    float *scores;      /* (count, width) */
+};
+typedef void headway_dot_fn(const struct headway_dot *g);
+
+/* P . V for few lanes, in gemm's order: for l < n, d < m
+ *
+ *   start = fresh ? +0 : sum[l * pitch + d] * rescale[l]
+ *   sum[l * pitch + d] = fma over j = 0 .. count-1 in order: fma(value(j,d), weights[j * width + l])
+ *
+ * fresh: sum and rescale are not read. */
+struct headway_mix {
+    const struct headway_rows *values;
+    int n, width;
+    int64_t m;
+    const float *weights; /* (count, width) */
+    const float *rescale; /* (n) */
+    int fresh;
+    float *sum; /* (n, pitch), pitch >= m */
+    ptrdiff_t pitch;
+};
+typedef void headway_mix_fn(const struct headway_mix *g);
 
 /* Runs `rounds` rounds of independent fused multiply-adds in registers, as many chains as hide
  * their latency; returns the floating-point operations done (two per lane and multiply-add). The
@@ -181,6 +244,7 @@ struct headway_row {
     const char *narrower;
     int lanes;   /* floats in a vector */
     int vectors; /* vectors of the widest tile; lanes * vectors <= HEADWAY_MAX_WIDTH */
+    int few;     /* lanes that dot and mix serve; at most HEADWAY_MAX_FEW */
     headway_gemm_fn *gemm;
     headway_softmax_fn *softmax;
     headway_merge_fn *merge;
@@ -188,6 +252,9 @@ struct headway_row {
     headway_unpack_fn *unpack;
     headway_bits_fn *bits;
     headway_widen_fn *widen;
+    headway_narrow_fn *narrow;
+    headway_dot_fn *dot;
+    headway_mix_fn *mix;
     headway_peak_fn *peak;
 };
 

@@ -213,13 +213,14 @@ int headway_threads_allowed(int asked)
 
 /* libgomp ends and makes threads, and allocates, whenever one team is larger or smaller than the
  * last: all teams have the same size, and those who have nothing to do go home. */
-void headway_parallel(int team, int threads, int64_t tasks, headway_task_fn *body, void *context)
+void headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
+                      headway_task_fn *body, void *context)
 {
 #ifdef _OPENMP
     if (threads > 1 && tasks > 1 && !omp_in_parallel()) {
         const int saved = errno;
         int64_t next = 0;
-#pragma omp parallel num_threads(team)
+#pragma omp parallel num_threads(team->threads)
         {
             const int worker = omp_get_thread_num();
             while (worker < threads) {

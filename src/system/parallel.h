@@ -25,11 +25,19 @@ int headway_process(void);
  * not understood. Pure. */
 int headway_quota_cpus(const char *text);
 
-/* Runs body for every task in 0 .. tasks-1 on at most `threads` workers of a team of `team`,
- * threads <= team, handed out in order, and returns when all are done. Serial (worker 0) inside
- * another parallel region, without OpenMP, and for one task or thread. `team` comes from
- * headway_engine_machine(), which gives 1 in a forked child; calls whose teams are of one size
- * allocate nothing after the first. Leaves OpenMP's settings and errno alone. */
-void headway_parallel(int team, int threads, int64_t tasks, headway_task_fn *body, void *context);
+/* Whose threads: parallel_for's (see the public header), or OpenMP's where that is NULL. */
+struct headway_team {
+    int threads;
+    void (*parallel_for)(void *context, int count, void (*body)(void *task, int index), void *task);
+    void *context;
+};
+
+/* Runs body for every task in 0 .. tasks-1 on at most `threads` workers of the team, threads <=
+ * team->threads, handed out in order, and returns when all are done. Serial (worker 0) for one task
+ * or thread, and on OpenMP's threads inside another parallel region or without OpenMP. The team comes
+ * from headway_engine_machine(), which gives one thread in a forked child; calls whose teams are of
+ * one size allocate nothing after the first. Leaves OpenMP's settings and errno alone. */
+void headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
+                      headway_task_fn *body, void *context);
 
 #endif

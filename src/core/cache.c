@@ -1,0 +1,78 @@
+#include "core/cache.h"
+
+int64_t headway_storage_bytes(enum headway_storage storage)
+{
+    static const int64_t bytes[] = {[HEADWAY_STORED_F32] = 4,
+                                    [HEADWAY_STORED_F16] = 2,
+                                    [HEADWAY_STORED_BF16] = 2,
+                                    [HEADWAY_STORED_I8] = 1};
+    return bytes[storage];
+}
+
+static int64_t entry_of(const struct headway_store *store, int64_t page)
+{
+    if (page < store->entries)
+        return page;
+    return store->fixed + (page - store->fixed) % (store->entries - store->fixed);
+}
+
+int headway_store_even(const struct headway_store *store, int64_t first, int64_t count)
+{
+    return first / store->page_size == (first + count - 1) / store->page_size;
+}
+
+void headway_store_rows(const struct headway_store *store, const struct headway_pool *pool,
+                        int64_t slot, int64_t head, int64_t first, int count, const void **rows,
+                        float *scales)
+{
+    const int32_t *table = store->tables + slot * store->entries;
+    const ptrdiff_t bytes = (ptrdiff_t)headway_storage_bytes(pool->storage);
+    int64_t page = first / store->page_size, at = first % store->page_size;
+
+    for (int i = 0; i < count; page++, at = 0) {
+        const int32_t number = table[entry_of(store, page)];
+        const int64_t left = count - i,
+                      run = store->page_size - at < left ? store->page_size - at : left;
+        const char *row =
+            pool->data + (number * pool->page + head * pool->head + at * pool->token) * bytes;
+        const float *scale = pool->scale + number * pool->scale_page + head * pool->scale_head +
+                             at * pool->scale_token;
+        for (int64_t r = 0; r < run; r++)
+            rows[i + r] = row + r * pool->token * bytes;
+        for (int64_t r = 0; scales && pool->storage == HEADWAY_STORED_I8 && r < run; r++)
+            scales[i + r] = scale[r * pool->scale_token];
+        i += (int)run;
+    }
+}
+
+static char *place_of(const struct headway_store *store, const struct headway_pool *pool,
+                      int64_t slot, int64_t head, int64_t token, float **scale)
+{
+    const int64_t at = token % store->page_size;
+    const int32_t number =
+        store->tables[slot * store->entries + entry_of(store, token / store->page_size)];
+    *scale = pool->storage == HEADWAY_STORED_I8
+                 ? pool->scale + number * pool->scale_page + head * pool->scale_head +
+                       at * pool->scale_token
+                 : NULL;
+    return pool->data + (number * pool->page + head * pool->head + at * pool->token) *
+                            (ptrdiff_t)headway_storage_bytes(pool->storage);
+}
+
+void headway_store_put(const struct headway_row *row, const struct headway_store *store,
+                       const struct headway_pool *pool, int64_t slot, int64_t head, int64_t token,
+                       int64_t size, const float *line)
+{
+    float *scale;
+    char *place = place_of(store, pool, slot, head, token, &scale);
+    row->narrow(place, line, size, pool->storage, scale);
+}
+
+void headway_store_get(const struct headway_row *row, const struct headway_store *store,
+                       const struct headway_pool *pool, int64_t slot, int64_t head, int64_t token,
+                       int64_t size, float *line)
+{
+    float *scale;
+    const char *place = place_of(store, pool, slot, head, token, &scale);
+    row->widen(line, place, size, pool->storage, scale ? *scale : 1.0f);
+}
