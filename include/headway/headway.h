@@ -245,6 +245,9 @@ HEADWAY_API headway_status headway_kv_cache_append(headway_kv_cache *cache, cons
 HEADWAY_API headway_status headway_kv_cache_truncate(headway_kv_cache *cache, int64_t slot,
                                                      int64_t length);
 
+/* Empties the slot: truncation to 0, after which a rolling sequence starts afresh. */
+HEADWAY_API headway_status headway_kv_cache_reset(headway_kv_cache *cache, int64_t slot);
+
 /* Slot `to` becomes a copy of slot `from`, what it held is given up. Pages are shared, not copied;
  * contiguous tokens are copied. */
 HEADWAY_API headway_status headway_kv_cache_fork(headway_kv_cache *cache, int64_t from, int64_t to);

@@ -90,13 +90,25 @@ headway_status headway_check_operands(const headway_engine *engine,
                                       const headway_tensor *value, const headway_tensor *out,
                                       void *workspace, size_t bytes, size_t needed);
 
+/* Who asks: what is different for a layer. */
+enum {
+    HEADWAY_CALL_POSITIONS = 1, /* query_ and key_positions may be given */
+    HEADWAY_CALL_LAYER = 2,     /* with a cache it appends */
+    HEADWAY_CALL_SELF = 4       /* keys are the queries' tokens: with a cache no lengths of their own */
+};
+
 /* The params' options into *problem, whose sizes (and `appended`) are set. With packed sequences its
- * sizes are those of the tensors before and those of the sequences after. positions: whether query_
- * and key_positions may be given; they are for the caller to look at, with headway_check_form().
- * Data pointers are not looked at. */
+ * sizes are those of the tensors before and those of the sequences after. call: the above, or'ed. The
+ * positions are for the caller to look at, with headway_check_form(). Data pointers are not looked at.
+ *
+ * With params->cache the problem's `cached` is filled (store NULL: no cache), keys becomes the longest
+ * key length, and all is checked but whether what a layer appends has room: headway_cache_prepare().
+ * Before, of a layer, `keys` is how many tokens the key tensor has (packed: in all): cached.more_* then
+ * say how many are appended, by key_lengths or key_starts, in self-attention by query_lengths or
+ * query_starts, and problem->key_lengths and key_starts are NULL. Of attention `keys` is 0 before. */
 headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
-                                    const struct headway_batch *batch, int positions,
+                                    const struct headway_batch *batch, int call,
                                     struct headway_problem *problem);
 
 #endif

@@ -348,7 +348,7 @@ static headway_status check_weights(const headway_engine *engine, const headway_
 
 headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
-                                    const struct headway_batch *batch, int positions,
+                                    const struct headway_batch *batch, int call,
                                     struct headway_problem *p)
 {
     static const headway_attention_params defaults = HEADWAY_ATTENTION_PARAMS_INIT;
@@ -358,7 +358,7 @@ headway_status headway_check_params(const headway_engine *engine,
         params = &defaults;
     HEADWAY_TRY(
         headway_check_size(engine, "params", params->size, sizeof defaults, sizeof defaults));
-    if (!positions && (params->query_positions || params->key_positions))
+    if (!(call & HEADWAY_CALL_POSITIONS) && (params->query_positions || params->key_positions))
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "%s: given, expected NULL but for a layer with rotary embedding",
                             params->query_positions ? "query_positions" : "key_positions");
