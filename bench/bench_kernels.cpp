@@ -225,7 +225,11 @@ struct Linear {
     {
         headway_linear made{};
         int64_t size = 0;
-        if (headway_linear_size(&made, bench::rows()[0], K, 1, N, 1, &size) != 0)
+        made.inputs = K;
+        made.groups = 1;
+        made.size = N;
+        made.has_bias = 1;
+        if (headway_linear_size(&made, bench::rows()[0], &size) != 0)
             return;
         const int64_t twice = 2 * bench::last_level_bytes();
         const int64_t count = rotates ? std::max<int64_t>(2, twice / (4 * size) + 1) : 1;
@@ -233,6 +237,7 @@ struct Linear {
         std::vector<float> zeros(static_cast<size_t>(K));
         for (int64_t i = 0; i < count; i++) {
             rooms.push_back(bench::floats(size));
+            headway_linear_attach(&made, bench::rows()[0], rooms.back().get());
             headway_linear_pack(&made, bench::rows()[0], &view, rooms.back().get(), zeros.data());
             copies.push_back(made);
         }

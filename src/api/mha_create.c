@@ -281,43 +281,58 @@ static headway_status check_extras(const headway_engine *engine, const headway_m
     HEADWAY_TRY(check_extra(engine, "bias_k", weights->bias_k, 2, layer->kv_heads, layer->size));
     HEADWAY_TRY(
         check_extra(engine, "bias_v", weights->bias_v, 2, layer->kv_heads, layer->value_size));
+    layer->normed[QUERY] = weights->query_norm != NULL;
+    layer->normed[KEY] = weights->key_norm != NULL;
     layer->appended = (weights->bias_k != NULL) + (config->add_zero_attn != 0);
     return HEADWAY_OK;
 }
 
-/* Where everything lies in the layer's allocation, in floats. */
-struct room {
-    int64_t linear[PROJECTIONS], cos, sin, norm, more[VALUE + 1], end;
-};
-
-static headway_status plan_room(const headway_engine *engine, struct headway_mha *made,
-                                const struct projection *p, struct room *room)
+headway_status headway_mha_plan(struct headway_mha *layer, int64_t at[PARTS + 1])
 {
+    const headway_engine *engine = layer->engine;
     const struct headway_row *row = headway_engine_machine(engine).row;
-    int64_t layer, floats, keys = 0, values = 0;
-    room->end = 0;
-    headway_reserve(&layer, &room->end, 1, headway_divide_up(sizeof *made, sizeof(float)));
-    for (int i = 0; i < PROJECTIONS; i++)
-        if (headway_linear_size(&made->linear[i], row, p[i].inputs, p[i].groups, p[i].size,
-                                p[i].view.bias != NULL, &floats) != 0 ||
-            !headway_reserve(&room->linear[i], &room->end, floats, 1))
+    const int64_t half = layer->rope.size / 2, more = layer->kv_heads * layer->appended;
+    int64_t floats, keys, values, end = 0;
+    for (int i = 0; i < PROJECTIONS; i++) {
+        struct headway_linear *linear = &layer->linear[i];
+        linear->groups = i == OUT ? 1 : i == QUERY ? layer->heads : layer->kv_heads;
+        linear->size = i == OUT ? linear->size : i == VALUE ? layer->value_size : layer->size;
+        if (headway_linear_size(linear, row, &floats) != 0 ||
+            !headway_reserve(&at[i], &end, floats, 1))
             return headway_fail(engine, HEADWAY_ERROR_MEMORY, "%s: too large to pack",
                                 weight_names[i]);
-    if (!headway_reserve(&room->cos, &room->end, made->rope.positions, made->rope.size / 2) ||
-        !headway_reserve(&room->sin, &room->end, made->rope.positions, made->rope.size / 2))
+    }
+    if (!headway_reserve(&at[COS], &end, layer->rope.positions, half) ||
+        !headway_reserve(&at[SIN], &end, layer->rope.positions, half))
         return headway_fail(engine, HEADWAY_ERROR_MEMORY, "rope: tables too large");
-    if (!headway_reserve(&room->norm, &room->end, 2, made->size) ||
-        !headway_mul(made->kv_heads * made->appended, made->size, &keys) ||
-        !headway_mul(made->kv_heads * made->appended, made->value_size, &values) ||
-        !headway_reserve(&room->more[KEY], &room->end, keys, 1) ||
-        !headway_reserve(&room->more[VALUE], &room->end, values, 1) || room->end >= INT64_MAX / 8)
+    if (!headway_reserve(&at[NORMS], &end, layer->normed[QUERY] + layer->normed[KEY],
+                         layer->size) ||
+        !headway_mul(more, layer->size, &keys) || !headway_mul(more, layer->value_size, &values) ||
+        !headway_reserve(&at[MORE_KEYS], &end, keys, 1) ||
+        !headway_reserve(&at[MORE_VALUES], &end, values, 1) || end >= INT64_MAX / 8)
         return headway_fail(engine, HEADWAY_ERROR_MEMORY, "layer: too large to pack");
+    at[PARTS] = end;
     return HEADWAY_OK;
 }
 
+void headway_mha_attach(struct headway_mha *layer, const int64_t at[PARTS + 1],
+                        const float *memory)
+{
+    const struct headway_row *row = headway_engine_machine(layer->engine).row;
+    for (int i = 0; i < PROJECTIONS; i++)
+        headway_linear_attach(&layer->linear[i], row, memory + at[i]);
+    layer->rope.cos = memory + at[COS];
+    layer->rope.sin = memory + at[SIN];
+    layer->norm[QUERY] = layer->normed[QUERY] ? memory + at[NORMS] : NULL;
+    layer->norm[KEY] =
+        layer->normed[KEY] ? memory + at[NORMS] + layer->normed[QUERY] * layer->size : NULL;
+    layer->more[KEY] = memory + at[MORE_KEYS];
+    layer->more[VALUE] = memory + at[MORE_VALUES];
+}
+
 /* One tensor of keys or values to append, zeros where there is none. */
-static const float *fill_more(const headway_tensor *bias, int64_t heads, int appended, int64_t size,
-                              float *to)
+static void fill_more(const headway_tensor *bias, int64_t heads, int appended, int64_t size,
+                      float *to)
 {
     for (int64_t h = 0; h < heads; h++)
         for (int64_t x = 0; x < appended * size; x++)
@@ -326,28 +341,60 @@ static const float *fill_more(const headway_tensor *bias, int64_t heads, int app
                     ? ((const float *)
                            bias->data)[h * headway_stride(bias, 0) + x * headway_stride(bias, 1)]
                     : 0.0f;
-    return to;
 }
 
-static void fill_extras(const headway_mha_config *config, const headway_mha_weights *weights,
-                        const struct room *room, float *at, struct headway_mha *made)
+/* Everything into the memory that the layer is attached to. */
+static void fill(const struct headway_mha *layer, const headway_mha_config *config,
+                 const headway_mha_weights *weights, const struct projection *p, const int64_t *at,
+                 float *memory, const float *zeros)
 {
     const headway_tensor *norms[2] = {weights->query_norm, weights->key_norm};
-    for (int i = QUERY; i <= KEY; i++) {
-        float *to = at + room->norm + i * made->size;
-        for (int64_t d = 0; norms[i] && d < made->size; d++)
-            to[d] = ((const float *)norms[i]->data)[d * headway_stride(norms[i], 0)] / 16.0f;
-        made->norm[i] = norms[i] ? to : NULL;
+    const struct headway_row *row = headway_engine_machine(layer->engine).row;
+    float *norm = memory + at[NORMS];
+    /* What rounding leaves between parts is zeros: saved layers are the same for the same weights. */
+    for (int i = 0; i < PARTS; i++) {
+        const int64_t gap = headway_at_most(32, at[i + 1] - at[i]);
+        memset(memory + at[i + 1] - gap, 0, (size_t)gap * sizeof(float));
     }
-    if (made->rope.size) {
-        made->rope.cos = at + room->cos;
-        made->rope.sin = at + room->sin;
-        headway_mha_fill_rope(config->rope, &made->rope, at + room->cos, at + room->sin);
+    for (int i = 0; i < PROJECTIONS; i++)
+        headway_linear_pack(&layer->linear[i], row, &p[i].view, memory + at[i], zeros);
+    for (int i = QUERY; i <= KEY; norm += layer->normed[i] * layer->size, i++)
+        for (int64_t d = 0; norms[i] && d < layer->size; d++)
+            norm[d] = ((const float *)norms[i]->data)[d * headway_stride(norms[i], 0)] / 16.0f;
+    if (layer->rope.size)
+        headway_mha_fill_rope(config->rope, &layer->rope, memory + at[COS], memory + at[SIN]);
+    fill_more(weights->bias_k, layer->kv_heads, layer->appended, layer->size,
+              memory + at[MORE_KEYS]);
+    fill_more(weights->bias_v, layer->kv_heads, layer->appended, layer->value_size,
+              memory + at[MORE_VALUES]);
+}
+
+/* The struct and its memory are one allocation. */
+static headway_status make(struct headway_mha *made, const headway_mha_config *config,
+                           const headway_mha_weights *weights, const struct projection *p,
+                           headway_mha **layer)
+{
+    const int64_t head = headway_divide_up((int64_t)sizeof *made, 64) * 16;
+    int64_t at[PARTS + 1], longest = 0;
+    HEADWAY_TRY(headway_mha_plan(made, at));
+    for (int i = 0; i < PROJECTIONS; i++)
+        longest = p[i].inputs > longest ? p[i].inputs : longest;
+    float *memory = headway_memory_get((size_t)(head + at[PARTS]) * sizeof(float));
+    float *zeros = headway_memory_get((size_t)longest * sizeof(float));
+    if (!memory || !zeros) {
+        headway_memory_free(memory);
+        headway_memory_free(zeros);
+        return headway_fail(made->engine, HEADWAY_ERROR_MEMORY,
+                            "layer: no memory for %lld bytes of packed weights and tables",
+                            (long long)(head + at[PARTS]) * 4);
     }
-    made->more[KEY] = fill_more(weights->bias_k, made->kv_heads, made->appended, made->size,
-                                at + room->more[KEY]);
-    made->more[VALUE] = fill_more(weights->bias_v, made->kv_heads, made->appended, made->value_size,
-                                  at + room->more[VALUE]);
+    memset(zeros, 0, (size_t)longest * sizeof(float));
+    headway_mha_attach(made, at, memory + head);
+    fill(made, config, weights, p, at, memory + head, zeros);
+    headway_memory_free(zeros);
+    *layer = (headway_mha *)(void *)memory;
+    memcpy(*layer, made, sizeof *made);
+    return HEADWAY_OK;
 }
 
 headway_status headway_mha_create(const headway_engine *engine, const headway_mha_config *config,
@@ -355,8 +402,6 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
 {
     struct headway_mha made = {.engine = engine};
     struct projection p[PROJECTIONS];
-    struct room room;
-    int64_t longest = 0;
     if (!engine)
         return HEADWAY_ERROR_ARGUMENT;
     if (!config || !weights || !layer)
@@ -370,28 +415,12 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
     HEADWAY_TRY(sizes_of(engine, config, weights, &made));
     HEADWAY_TRY(view_all(engine, config, weights, &made, p));
     HEADWAY_TRY(check_extras(engine, config, weights, &made));
-    HEADWAY_TRY(plan_room(engine, &made, p, &room));
-
-    for (int i = 0; i < PROJECTIONS; i++)
-        longest = p[i].inputs > longest ? p[i].inputs : longest;
-    float *at = headway_memory_get((size_t)room.end * sizeof(float));
-    float *zeros = headway_memory_get((size_t)longest * sizeof(float));
-    if (!at || !zeros) {
-        headway_memory_free(at);
-        headway_memory_free(zeros);
-        return headway_fail(engine, HEADWAY_ERROR_MEMORY,
-                            "layer: no memory for %lld bytes of packed weights and tables",
-                            (long long)room.end * 4);
+    for (int i = 0; i < PROJECTIONS; i++) {
+        made.linear[i].inputs = p[i].inputs;
+        made.linear[i].size = p[i].size;
+        made.linear[i].has_bias = p[i].view.bias != NULL;
     }
-    memset(zeros, 0, (size_t)longest * sizeof(float));
-    for (int i = 0; i < PROJECTIONS; i++)
-        headway_linear_pack(&made.linear[i], headway_engine_machine(engine).row, &p[i].view,
-                            at + room.linear[i], zeros);
-    headway_memory_free(zeros);
-    fill_extras(config, weights, &room, at, &made);
-    *layer = (headway_mha *)(void *)at;
-    memcpy(*layer, &made, sizeof made);
-    return HEADWAY_OK;
+    return make(&made, config, weights, p, layer);
 }
 
 void headway_mha_destroy(headway_mha *layer)

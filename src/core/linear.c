@@ -6,21 +6,26 @@
 #include "system/parallel.h"
 
 int headway_linear_size(struct headway_linear *linear, const struct headway_row *row,
-                        int64_t inputs, int64_t groups, int64_t size, int has_bias, int64_t *floats)
+                        int64_t *floats)
 {
     int64_t width;
-    linear->inputs = inputs;
-    linear->groups = groups;
-    linear->size = size;
-    linear->group_vectors = headway_divide_up(size, row->lanes);
+    linear->group_vectors = headway_divide_up(linear->size, row->lanes);
     linear->packed = NULL;
     linear->bias = NULL;
-    if (!headway_mul(groups, linear->group_vectors, &linear->vectors) ||
-        !headway_mul(linear->vectors, row->lanes, &width) || !headway_mul(width, inputs, floats) ||
-        !headway_add(*floats, 16 + (has_bias ? width : 0), floats))
+    if (!headway_mul(linear->groups, linear->group_vectors, &linear->vectors) ||
+        !headway_mul(linear->vectors, row->lanes, &width) ||
+        !headway_mul(width, linear->inputs, floats) ||
+        !headway_add(*floats, 16 + (linear->has_bias ? width : 0), floats))
         return -1;
     linear->panels = headway_divide_up(linear->vectors, row->vectors);
     return 0;
+}
+
+void headway_linear_attach(struct headway_linear *linear, const struct headway_row *row,
+                           const float *room)
+{
+    linear->packed = room;
+    linear->bias = linear->has_bias ? room + linear->vectors * row->lanes * linear->inputs : NULL;
 }
 
 static const float *channel_of(const struct headway_linear *linear,
@@ -56,24 +61,21 @@ static void pack_panel(const struct headway_linear *linear, const struct headway
             to[p * width + j] = lines[j] ? lines[j][p * view->input_stride] : 0.0f;
 }
 
-void headway_linear_pack(struct headway_linear *linear, const struct headway_row *row,
+void headway_linear_pack(const struct headway_linear *linear, const struct headway_row *row,
                          const struct headway_weight_view *view, float *room, const float *zeros)
 {
     const int64_t width = linear->vectors * row->lanes;
-    linear->packed = room;
     for (int64_t panel = 0; panel < linear->panels; panel++)
         pack_panel(linear, row, view, panel,
                    room + panel * row->vectors * row->lanes * linear->inputs, zeros);
-    if (!view->bias)
-        return;
-    linear->bias = room + width * linear->inputs;
-    for (int64_t column = 0; column < width; column++) {
+    float *bias = room + width * linear->inputs;
+    for (int64_t column = 0; view->bias && column < width; column++) {
         const int64_t vector = column / row->lanes;
         const int64_t i = vector % linear->group_vectors * row->lanes + column % row->lanes;
-        linear->bias[column] = i < linear->size
-                                   ? view->bias[vector / linear->group_vectors * view->bias_group +
-                                                i * view->bias_channel]
-                                   : 0.0f;
+        bias[column] = i < linear->size
+                           ? view->bias[vector / linear->group_vectors * view->bias_group +
+                                        i * view->bias_channel]
+                           : 0.0f;
     }
 }
 

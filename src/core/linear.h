@@ -25,17 +25,20 @@ struct headway_linear {
     int64_t group_vectors; /* vectors of one group */
     int64_t vectors;       /* of all groups */
     int64_t panels; /* of up to row->vectors vectors; panel i begins at vector i * row->vectors */
-    float *packed;  /* panel after panel, each (inputs, its vectors * lanes) */
-    float *bias;    /* vectors * lanes, or NULL */
+    int has_bias;
+    const float *packed; /* panel after panel, each (inputs, its vectors * lanes) */
+    const float *bias;   /* vectors * lanes, or NULL */
 };
 
-/* Sets all but the pointers; *floats is the room that packed and bias need together. 0, or -1 when
- * it does not fit the address space. */
+/* From inputs, groups, size and has_bias, sets all but the pointers; *floats is the room that packed
+ * and bias need together. 0, or -1 when it does not fit the address space. */
 int headway_linear_size(struct headway_linear *linear, const struct headway_row *row,
-                        int64_t inputs, int64_t groups, int64_t size, int has_bias,
                         int64_t *floats);
-/* Fills `room` (64-byte aligned, as planned) from the view; zeros: `inputs` zeros. */
-void headway_linear_pack(struct headway_linear *linear, const struct headway_row *row,
+/* Sets the pointers: the weights lie, or will, in `room` (64-byte aligned, of that size). */
+void headway_linear_attach(struct headway_linear *linear, const struct headway_row *row,
+                           const float *room);
+/* Fills the room from the view; zeros: `inputs` zeros. */
+void headway_linear_pack(const struct headway_linear *linear, const struct headway_row *row,
                          const struct headway_weight_view *view, float *room, const float *zeros);
 
 struct headway_turn_job;
