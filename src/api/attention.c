@@ -119,7 +119,7 @@ headway_status headway_attention(const headway_engine *engine,
 
     p.out = view_of(&flat);
     struct headway_attend_run run = {&p, &plan, &machine, workspace};
-    headway_parallel(&machine.team, plan.threads, plan.tasks, headway_attend_task, &run);
+    headway_attend(&run);
     return HEADWAY_OK;
 }
 

@@ -260,7 +260,7 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
     p->out = heads;
     p->out.batch = p->query_starts ? 0 : heads.batch;
     struct headway_attend_run run = {p, &f.plan, &f.machine, room + f.scratch};
-    headway_parallel(&f.machine.team, f.plan.threads, f.plan.tasks, headway_attend_task, &run);
+    headway_attend(&run);
 
     struct headway_linear_job last = {.linear = &layer->linear[OUT],
                                       .x = heads.data,

@@ -13,6 +13,12 @@
 
 #define LINE_FLOATS 16 /* a cache line of 64 bytes */
 
+/* Floats from the sum of one of few lanes to the next: an odd number of cache lines. */
+static inline int64_t headway_few_pitch(int64_t value_size)
+{
+    return ((value_size + LINE_FLOATS - 1) / LINE_FLOATS | 1) * LINE_FLOATS;
+}
+
 enum headway_mask_kind {
     HEADWAY_MASK_NONE,
     HEADWAY_MASK_BOOL,
@@ -99,9 +105,9 @@ struct headway_attend_run {
     const struct headway_problem *problem;
     const struct headway_attend_plan *plan;
     const struct headway_machine *machine;
-    float *scratch; /* plan->threads * plan->worker_floats */
+    float *scratch; /* headway_attend_bytes() of it */
 };
-/* A headway_task_fn: context is a struct headway_attend_run. */
-void headway_attend_task(void *context, int64_t task, int worker);
+/* All of it. */
+void headway_attend(const struct headway_attend_run *run);
 
 #endif

@@ -1,6 +1,7 @@
 /* The blocks and segments of keys of one tile: S^T = K . Q^T, online softmax down the keys, O^T +=
  * V^T . P^T, merged in order. Keys and values are read in place as broadcast operands. */
 #include <math.h>
+#include <string.h>
 
 #include "core/tile.h"
 #include "cpu/exp_poly.h"
@@ -12,29 +13,72 @@ void headway_tile_slopes(struct headway_tile *t)
     for (int lane = 0; lane < l->width; lane++) {
         const int64_t at = l->start + lane;
         const int live = lane < l->n;
-        t->slope[lane] =
-            live ? t->p->slopes[headway_lane_head(l, lane)] * HEADWAY_EXP_UNIT : 0.0f;
+        t->slope[lane] = live ? t->p->slopes[headway_lane_head(l, lane)] * HEADWAY_EXP_UNIT : 0.0f;
         t->place[lane] = live ? (int32_t)(at / l->group + offset) : 0;
     }
 }
 
-static const float *line_of(const struct headway_tile *t, const struct headway_view *view,
-                            int64_t row)
+static const struct headway_view *view_of(const struct headway_tile *t, int which, int appended)
 {
-    return view->data + t->lanes.b * view->batch + row * view->row +
+    if (appended)
+        return which == HEADWAY_KEYS ? &t->p->appended_key : &t->p->appended_value;
+    return which == HEADWAY_KEYS ? &t->p->key : &t->p->value;
+}
+
+static const struct headway_pool *pool_of(const struct headway_tile *t, int which)
+{
+    const struct headway_store *store = t->p->cached.store;
+    return which == HEADWAY_KEYS ? &store->key : &store->value;
+}
+
+void headway_tile_rows(const struct headway_tile *t, int which, int64_t b, int64_t head,
+                       int64_t first, int count, const void **rows, float *scales)
+{
+    const struct headway_cached *cached = &t->p->cached;
+    if (cached->store) {
+        headway_store_rows(cached->store, pool_of(t, which), headway_slot(cached, b), head, first,
+                           count, rows, scales);
+        return;
+    }
+    const struct headway_view *view = view_of(t, which, 0);
+    const float *row = view->data + b * view->batch + first * view->row + head * view->head;
+    for (int j = 0; j < count; j++, row += view->row)
+        rows[j] = row;
+}
+
+/* Stored rows as floats, one behind the other. */
+static const float *widen_rows(struct headway_tile *t, int which, const struct headway_block *block,
+                               ptrdiff_t *pitch)
+{
+    const int64_t size = which == HEADWAY_KEYS ? t->p->size : t->p->value_size;
+    const struct headway_store *store = t->p->cached.store;
+    const struct headway_pool *pool = pool_of(t, which);
+    const void *rows[HEADWAY_KEY_BLOCK];
+    float scales[HEADWAY_KEY_BLOCK];
+    const int even =
+        pool->storage == HEADWAY_STORED_F32 && headway_store_even(store, block->row, block->count);
+
+    headway_tile_rows(t, which, t->lanes.b, t->lanes.head / t->p->group, block->row,
+                      even ? 1 : block->count, rows, scales);
+    *pitch = even ? pool->token : size;
+    if (even)
+        return rows[0];
+    for (int j = 0; j < block->count; j++)
+        t->row->widen(t->widened[which] + j * size, rows[j], size, pool->storage, scales[j]);
+    return t->widened[which];
+}
+
+/* Element 0 of the block's first key or value, as floats of one pitch. */
+static const float *operand(struct headway_tile *t, int which, const struct headway_block *block,
+                            ptrdiff_t *pitch)
+{
+    const int appended = block->start >= t->p->keys;
+    if (t->p->cached.store && !appended)
+        return widen_rows(t, which, block, pitch);
+    const struct headway_view *view = view_of(t, which, appended);
+    *pitch = view->row;
+    return view->data + t->lanes.b * view->batch + block->row * view->row +
            t->lanes.head / t->p->group * view->head;
-}
-
-static const struct headway_view *key_view(const struct headway_tile *t,
-                                           const struct headway_block *block)
-{
-    return block->start < t->p->keys ? &t->p->key : &t->p->appended_key;
-}
-
-static const struct headway_view *value_view(const struct headway_tile *t,
-                                             const struct headway_block *block)
-{
-    return block->start < t->p->keys ? &t->p->value : &t->p->appended_value;
 }
 
 /* Intervals leave gaps between lanes: the part of the block between the first and the last key that
@@ -55,12 +99,52 @@ static void narrow(const struct headway_lanes *l, struct headway_block *block)
     block->count = high > low ? (int)(high - low) : 0;
 }
 
+/* The lanes' bits of keys that they see in or beside their ranges, where both kinds meet in a block.
+ * What no lane sees at its ends is cut off; 0 when that is all. */
+static int allow_prefix(struct headway_tile *t, struct headway_block *block)
+{
+    const struct headway_lanes *l = &t->lanes;
+    uint64_t *allowed = t->mask.allowed, seen[HEADWAY_KEY_BLOCK];
+    int low = block->count, high = 0;
+    memset(seen, 0, sizeof seen);
+    for (int lane = 0; lane < l->n; lane++) {
+        int64_t first, last;
+        headway_mask_prefix(t->p, l, lane, &first, &last);
+        for (int j = 0; j < block->count; j++) {
+            const int64_t key = block->start + j;
+            if ((key >= first && key < last) || (key >= l->first[lane] && key < l->last[lane]))
+                seen[j] |= UINT64_C(1) << lane;
+        }
+    }
+    for (int j = 0; j < block->count; j++) {
+        allowed[j] = seen[j] & (block->allowed ? block->allowed[j] : UINT64_MAX);
+        if (allowed[j]) {
+            low = j < low ? j : low;
+            high = j + 1;
+        }
+    }
+    if (low >= high)
+        return 0;
+    block->allowed = allowed + low;
+    block->bias = block->bias ? block->bias + (ptrdiff_t)low * l->width : NULL;
+    block->start += low;
+    block->count = high - low;
+    return 1;
+}
+
+int64_t headway_tile_skip(const struct headway_tile *t, int64_t begin, int64_t step)
+{
+    const int64_t first = t->lanes.first_min / step * step;
+    return begin < t->lanes.prefix ? begin : begin > first ? begin : first;
+}
+
 int headway_tile_block(struct headway_tile *t, int64_t begin, struct headway_block *block)
 {
     const struct headway_lanes *l = &t->lanes;
-    block->start = begin > l->first_min ? begin : l->first_min;
+    const int prefix = begin < l->prefix;
+    block->start = begin > l->first_min || prefix ? begin : l->first_min;
     block->count = (int)(headway_at_most(begin + HEADWAY_KEY_BLOCK, l->last_max) - block->start);
-    if (block->count > 0 && t->p->interval.data)
+    if (block->count > 0 && t->p->interval.data && !prefix)
         narrow(l, block);
     if (block->count <= 0)
         return 0;
@@ -69,8 +153,11 @@ int headway_tile_block(struct headway_tile *t, int64_t begin, struct headway_blo
     if (t->p->mask.kind != HEADWAY_MASK_NONE &&
         !headway_mask_block(t->p, t->row, l, &t->mask, block))
         return 0;
+    if (prefix && !allow_prefix(t, block))
+        return 0;
     block->row = l->key_start + block->start;
-    block->ranged = l->first_max > block->start || l->last_min < block->start + block->count;
+    block->ranged =
+        !prefix && (l->first_max > block->start || l->last_min < block->start + block->count);
     return 1;
 }
 
@@ -92,16 +179,21 @@ int headway_block_sees(const struct headway_tile *t, const struct headway_block 
     return !block->bias || block->bias[(ptrdiff_t)j * l->width + lane] != -INFINITY;
 }
 
-/* Asks for the next block's lines of view; its place is that of the whole block. */
-static void ask_for_next(struct headway_tile *t, const struct headway_view *view,
-                         const struct headway_block *block, int64_t floats)
+/* Asks for the next block's rows; its place is that of the whole block. */
+static void ask_for_next(struct headway_tile *t, int which, const struct headway_block *block,
+                         int64_t floats)
 {
     const int64_t next = block->start / HEADWAY_KEY_BLOCK * HEADWAY_KEY_BLOCK + HEADWAY_KEY_BLOCK;
     const int64_t end = headway_at_most(next + HEADWAY_KEY_BLOCK, t->lanes.last_max);
-    t->ahead.at = t->ahead.count = 0;
-    t->ahead.floats = floats;
-    for (int64_t j = next; j < end; j++)
-        t->lines_ahead[t->ahead.count++] = (float *)line_of(t, view, block->row + j - block->start);
+    t->ahead.at = 0;
+    t->ahead.count = end > next ? (int)(end - next) : 0;
+    t->ahead.floats = t->p->cached.store
+                          ? floats * headway_storage_bytes(pool_of(t, which)->storage) / 4
+                          : floats;
+    if (t->ahead.count > 0)
+        headway_tile_rows(t, which, t->lanes.b, t->lanes.head / t->p->group,
+                          block->row + next - block->start, t->ahead.count,
+                          (const void **)(void *)t->lines_ahead, NULL);
 }
 
 static void set_columns(struct headway_gemm *g, float *c, int lanes)
@@ -114,13 +206,12 @@ static void scores_of(struct headway_tile *t, const struct headway_block *block,
                       float *lowest)
 {
     struct headway_gemm g = {.m = block->count, .k = t->p->size, .vectors = t->vectors};
-    g.a = line_of(t, key_view(t, block), block->row);
-    g.a_row = key_view(t, block)->row;
+    g.a = operand(t, HEADWAY_KEYS, block, &g.a_row);
     g.a_col = 1;
     g.b = t->panel;
     g.c_row = t->lanes.width;
     if (t->streams)
-        ask_for_next(t, &t->p->key, block, t->p->size);
+        ask_for_next(t, HEADWAY_KEYS, block, t->p->size);
     g.ahead = t->mask.ahead.count > 0 ? &t->mask.ahead : t->ahead.count > 0 ? &t->ahead : NULL;
     g.highest = highest;
     g.lowest = lowest;
@@ -136,6 +227,12 @@ static void range_within(struct headway_tile *t, const struct headway_block *blo
         t->first[lane] = (int32_t)(first < 0 ? 0 : headway_at_most(first, block->count));
         t->last[lane] = (int32_t)(last < 0 ? 0 : headway_at_most(last, block->count));
     }
+}
+
+/* Appended keys lie elsewhere, and poison is looked for by lanes that are many. */
+static int in_few(const struct headway_tile *t, const struct headway_block *block)
+{
+    return t->few.row && !t->careful && block->start < t->p->keys;
 }
 
 void headway_tile_weigh(struct headway_tile *t, const struct headway_block *block, float *top,
@@ -155,7 +252,8 @@ void headway_tile_weigh(struct headway_tile *t, const struct headway_block *bloc
     _Alignas(64) float highest[HEADWAY_MAX_WIDTH];
     _Alignas(64) float lowest[HEADWAY_MAX_WIDTH];
 
-    if (!(s.cap > 0.0f || sloped || s.bias || s.allowed || block->ranged)) {
+    const int few = in_few(t, block);
+    if (!few && !(s.cap > 0.0f || sloped || s.bias || s.allowed || block->ranged)) {
         for (int lane = 0; lane < t->lanes.width; lane++) {
             highest[lane] = -INFINITY;
             lowest[lane] = INFINITY;
@@ -163,7 +261,10 @@ void headway_tile_weigh(struct headway_tile *t, const struct headway_block *bloc
         s.highest = highest;
         s.lowest = lowest;
     }
-    scores_of(t, block, s.highest ? highest : NULL, s.highest ? lowest : NULL);
+    if (few)
+        headway_few_scores(t, block);
+    else
+        scores_of(t, block, s.highest ? highest : NULL, s.highest ? lowest : NULL);
     if (block->ranged) {
         range_within(t, block);
         s.first = t->first;
@@ -187,7 +288,7 @@ static void add_values(struct headway_tile *t, const struct headway_block *block
     if (g.m == 0)
         return;
     if (t->streams)
-        ask_for_next(t, &t->p->value, block, t->p->value_size);
+        ask_for_next(t, HEADWAY_VALUES, block, t->p->value_size);
     g.ahead = t->ahead.count > 0 ? &t->ahead : NULL;
     g.a = values;
     g.a_row = 1;
@@ -210,15 +311,17 @@ static void add_carefully(struct headway_tile *t, const struct headway_block *bl
 {
     const int64_t size = t->p->value_size;
     const int width = t->lanes.width;
+    ptrdiff_t pitch;
+    const float *values = operand(t, HEADWAY_VALUES, block, &pitch);
 
     for (int j = 0; j < block->count; j++) {
-        const float *value = line_of(t, value_view(t, block), block->row + j);
+        const float *value = values + j * pitch;
         for (int64_t d = 0; d < size; d++)
             t->clean[j * size + d] = isfinite(value[d]) ? value[d] * t->shrink : 0.0f;
     }
     add_values(t, block, t->clean, size, s, fresh, rescale);
     for (int j = 0; j < block->count; j++) {
-        const float *value = line_of(t, value_view(t, block), block->row + j);
+        const float *value = values + j * pitch;
         for (int64_t d = 0; d < size; d++) {
             if (isfinite(value[d]))
                 continue;
@@ -235,11 +338,15 @@ static void attend_block(struct headway_tile *t, const struct headway_block *blo
 {
     _Alignas(64) float rescale[HEADWAY_MAX_WIDTH];
     headway_tile_weigh(t, block, s->top, s->total, rescale);
-    if (t->careful)
+    if (t->careful) {
         add_carefully(t, block, s, fresh, rescale);
-    else
-        add_values(t, block, line_of(t, value_view(t, block), block->row),
-                   value_view(t, block)->row, s, fresh, rescale);
+    } else if (in_few(t, block)) {
+        headway_few_values(t, block, fresh, rescale);
+    } else {
+        ptrdiff_t pitch;
+        const float *values = operand(t, HEADWAY_VALUES, block, &pitch);
+        add_values(t, block, values, pitch, s, fresh, rescale);
+    }
 }
 
 static void begin_segment(const struct headway_tile *t, const struct headway_state *s)
@@ -263,6 +370,8 @@ static int attend_segment(struct headway_tile *t, int64_t begin, const struct he
             attend_block(t, &block, s, fresh);
             fresh = 0;
         }
+    if (!fresh && t->few.row && !t->careful)
+        headway_few_finish(t, s->sum);
     return !fresh;
 }
 
@@ -272,6 +381,25 @@ static int attend_appended(struct headway_tile *t, const struct headway_state *s
     begin_segment(t, s);
     attend_block(t, &block, s, 1);
     return 1;
+}
+
+/* Where the state of a stored segment lies, and behind it whether any lane saw a key of it. */
+static float *stored_state(const struct headway_tile *t, int64_t segment, struct headway_state *s)
+{
+    const int64_t width = t->lanes.width, size = t->p->value_size;
+    s->sum = t->segments + segment * (size + 3) * width;
+    s->top = s->sum + size * width;
+    s->total = s->top + width;
+    return s->total + width;
+}
+
+void headway_tile_segments(struct headway_tile *t, int64_t first, int64_t last)
+{
+    struct headway_state s;
+    for (; first < last; first++) {
+        float *seen = stored_state(t, first, &s);
+        *seen = (float)attend_segment(t, first * HEADWAY_SEGMENT_KEYS, &s);
+    }
 }
 
 static void merge(struct headway_tile *t, const float *later, const float *later_max,
@@ -303,15 +431,37 @@ static void add_sink(struct headway_tile *t)
     merge(t, NULL, t->later.top, t->later.total);
 }
 
+/* A segment that has been computed is read where it is stored. */
+static int add_stored(struct headway_tile *t, int64_t segment, int seen)
+{
+    const size_t line = (size_t)t->lanes.width * sizeof(float);
+    struct headway_state s;
+    if (*stored_state(t, segment, &s) == 0.0f)
+        return seen;
+    if (seen) {
+        merge(t, s.sum, s.top, s.total);
+    } else {
+        memcpy(t->whole.sum, s.sum, (size_t)t->p->value_size * line);
+        memcpy(t->whole.top, s.top, line);
+        memcpy(t->whole.total, s.total, line);
+    }
+    return 1;
+}
+
 int headway_tile_attend(struct headway_tile *t)
 {
+    const int64_t stored = t->segments && !t->careful ? t->stored : 0;
     int seen = 0;
-    int64_t begin = t->lanes.first_min / HEADWAY_SEGMENT_KEYS * HEADWAY_SEGMENT_KEYS;
-    for (; begin < t->lanes.last_max; begin += HEADWAY_SEGMENT_KEYS) {
-        if (!seen)
+    int64_t begin = headway_tile_skip(t, 0, HEADWAY_SEGMENT_KEYS);
+    while (begin < t->lanes.last_max) {
+        const int64_t segment = begin / HEADWAY_SEGMENT_KEYS;
+        if (segment < stored)
+            seen = add_stored(t, segment, seen);
+        else if (!seen)
             seen = attend_segment(t, begin, &t->whole);
         else if (attend_segment(t, begin, &t->later))
             merge(t, t->later.sum, t->later.top, t->later.total);
+        begin = headway_tile_skip(t, begin + HEADWAY_SEGMENT_KEYS, HEADWAY_SEGMENT_KEYS);
     }
     if (t->p->appended && !seen)
         seen = attend_appended(t, &t->whole);

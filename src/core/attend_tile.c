@@ -5,6 +5,7 @@
 #include "core/lse.h"
 #include "core/tile.h"
 #include "cpu/exp_poly.h"
+#include "system/parallel.h"
 
 /* Keeps sums of 2^32 values of any size from overflowing. */
 #define SHRINK 0x1p-32f
@@ -123,13 +124,13 @@ static void place_tile(const struct headway_attend_run *run, int64_t index, stru
     l->n = (int)headway_at_most(l->live - l->start, l->width);
 }
 
-/* Where task `task` stands among the query tiles of its batch; 0 when its rows all lie beyond the
- * query length. */
-static int place(const struct headway_attend_run *run, int64_t task, struct headway_lanes *l)
+/* Where tile `tile` of `unit`, a batch's unit, stands; 0 when its rows all lie beyond the query
+ * length. */
+static int place_at(const struct headway_attend_run *run, int64_t unit, int64_t tile,
+                    struct headway_lanes *l)
 {
     const struct headway_problem *p = run->problem;
     const struct headway_attend_plan *plan = run->plan;
-    const int64_t unit = task / plan->tiles, tile = task % plan->tiles;
     l->b = unit / plan->units;
     l->head = unit % plan->units * plan->group;
     l->group = plan->group;
@@ -143,6 +144,11 @@ static int place(const struct headway_attend_run *run, int64_t task, struct head
         return 0;
     place_tile(run, tile, l);
     return 1;
+}
+
+static int place(const struct headway_attend_run *run, int64_t task, struct headway_lanes *l)
+{
+    return place_at(run, task / run->plan->tiles, task % run->plan->tiles, l);
 }
 
 /* The lanes to come after l, of the same task or the next one that has any. */
@@ -219,8 +225,34 @@ static void look_ahead(const struct headway_attend_run *run, int64_t task, struc
         if (p->mask.kind != HEADWAY_MASK_NONE && p->mask.key == 1)
             ask_for_mask(p, &next, t);
     }
-    if (p->keys > HEADWAY_KEY_BLOCK && !p->mean_weights)
+    if (p->keys > HEADWAY_KEY_BLOCK && !p->mean_weights && !p->cached.store && !t->few.row)
         ask_for_keys(p, t, 4 * HEADWAY_MAX_WIDTH);
+}
+
+/* Lanes are few when they are all there are of their head. */
+static void set_up_few(const struct headway_attend_run *run, float *scratch, struct headway_tile *t)
+{
+    const struct headway_attend_plan *plan = run->plan;
+    struct headway_few *few = &t->few;
+    const void **rows = (const void **)(void *)(scratch + plan->rows);
+    float *scales = (float *)(void *)(rows + 4 * HEADWAY_KEY_BLOCK);
+
+    few->row =
+        t->lanes.cut.tiles == 1 && t->lanes.n <= run->machine->row->few ? run->machine->row : NULL;
+    few->sum = scratch + plan->few;
+    few->pitch = headway_few_pitch(t->p->value_size);
+    few->next_b = -1;
+    for (int which = HEADWAY_KEYS; which <= HEADWAY_VALUES; which++) {
+        few->rows[which] = rows + 2 * which * HEADWAY_KEY_BLOCK;
+        few->ahead[which] = few->rows[which] + HEADWAY_KEY_BLOCK;
+        few->scale[which] = scales + which * HEADWAY_KEY_BLOCK;
+    }
+}
+
+/* A tile among those of all units of all batches, in the order of their tasks. */
+static int64_t tile_index(const struct headway_attend_plan *plan, const struct headway_lanes *l)
+{
+    return (l->b * plan->units + l->head / plan->group) * plan->tiles + l->tile;
 }
 
 static void set_up(const struct headway_attend_run *run, int worker, struct headway_tile *t)
@@ -247,30 +279,57 @@ static void set_up(const struct headway_attend_run *run, int worker, struct head
     t->later.top = stats + 2 * plan->width;
     t->later.total = stats + 3 * plan->width;
     t->inverse_cap = p->softcap > 0.0f ? 1.0f / p->softcap : 0.0f;
+    t->widened[HEADWAY_KEYS] = scratch + plan->widened[HEADWAY_KEYS];
+    t->widened[HEADWAY_VALUES] = scratch + plan->widened[HEADWAY_VALUES];
+    t->segments = plan->stored == 0 ? NULL
+                                    : run->scratch + plan->threads * plan->worker_floats +
+                                          (size_t)tile_index(plan, &t->lanes) * plan->tile_floats;
+    t->stored = plan->stored;
+    set_up_few(run, scratch, t);
+}
+
+static void pack_queries(struct headway_tile *t)
+{
+    float *query[HEADWAY_MAX_WIDTH];
+    t->careful = 0;
+    t->shrink = 1.0f;
+    t->ahead.at = t->ahead.count = 0;
+    t->ahead.lines = t->lines_ahead;
+    t->streams = t->ahead.all =
+        t->lanes.cut.tiles == 1 && t->p->keys > STREAMED_KEYS && !t->few.row;
+    headway_lane_lines(&t->lanes, &t->p->query, query);
+    t->row->pack(t->panel, t->lanes.width, (const float *const *)query, t->lanes.n, t->p->size,
+                 t->p->scale);
+    if (t->p->slopes)
+        headway_tile_slopes(t);
+}
+
+/* Tasks are taken in turn, so that the worker probably comes to the one as many further as there are
+ * workers. Where a window will begin is not looked for. */
+static void look_for_next_head(const struct headway_attend_run *run, int64_t task,
+                               struct headway_tile *t)
+{
+    const struct headway_problem *p = run->problem;
+    const struct headway_attend_plan *plan = run->plan;
+    const int64_t next = (task + plan->threads) / plan->tiles;
+    if (task + plan->threads >= plan->tasks || p->window_left != INT64_MAX || p->mean_weights)
+        return;
+    t->few.next_b = next / plan->units;
+    t->few.next_head = next % plan->units;
+    t->few.next_first = p->key_starts ? p->key_starts[t->few.next_b] : 0;
 }
 
 static void attend_head(const struct headway_attend_run *run, int64_t task, struct headway_tile *t)
 {
-    const struct headway_problem *p = t->p;
-    float *query[HEADWAY_MAX_WIDTH];
-
-    t->careful = 0;
-    t->shrink = 1.0f;
-    headway_lane_lines(&t->lanes, &p->query, query);
-    t->row->pack(t->panel, t->lanes.width, (const float *const *)query, t->lanes.n, p->size,
-                 p->scale);
-    if (p->slopes)
-        headway_tile_slopes(t);
-    headway_lane_lines(&t->lanes, &p->out, t->out);
-    t->ahead.at = t->ahead.count = 0;
-    t->ahead.lines = t->lines_ahead;
+    pack_queries(t);
+    headway_lane_lines(&t->lanes, &t->p->out, t->out);
     if (run->plan->ahead)
         look_ahead(run, task, t);
-    t->streams = t->ahead.all = t->lanes.cut.tiles == 1 && p->keys > STREAMED_KEYS;
+    look_for_next_head(run, task, t);
     attend(t);
 }
 
-void headway_attend_task(void *context, int64_t task, int worker)
+static void attend_task(void *context, int64_t task, int worker)
 {
     const struct headway_attend_run *run = context;
     const struct headway_problem *p = run->problem;
@@ -288,4 +347,44 @@ void headway_attend_task(void *context, int64_t task, int worker)
     for (t.lanes.head = 0; t.lanes.head < p->heads; t.lanes.head++)
         attend_head(run, task, &t);
     headway_mean_end(p, &t.lanes);
+}
+
+/* Segments first .. last - 1 of a unit's tiles. */
+static void store_segments(const struct headway_attend_run *run, int64_t unit, int64_t first,
+                           int64_t last, int worker)
+{
+    struct headway_tile t;
+    for (int64_t tile = 0; tile < run->plan->tiles; tile++) {
+        if (!place_at(run, unit, tile, &t.lanes))
+            continue;
+        set_up(run, worker, &t);
+        headway_mask_ranges(run->problem, &t.lanes);
+        pack_queries(&t);
+        headway_tile_segments(&t, first, last);
+    }
+}
+
+static void early_task(void *context, int64_t task, int worker)
+{
+    const struct headway_attend_run *run = context;
+    const struct headway_attend_plan *plan = run->plan;
+    const int64_t unit = task / plan->pieces, piece = task % plan->pieces;
+    const int64_t first = piece * plan->stored / plan->pieces;
+    const int64_t last = (piece + 1) * plan->stored / plan->pieces;
+
+    if (!plan->shared)
+        store_segments(run, unit, first, last, worker);
+    /* Segment by segment, so that the sequences find it in the cache after the first one. */
+    for (int64_t segment = first; plan->shared && segment < last; segment++)
+        for (int64_t b = 0; b < run->problem->batch; b++)
+            store_segments(run, b * plan->units + unit, segment, segment + 1, worker);
+}
+
+void headway_attend(const struct headway_attend_run *run)
+{
+    const struct headway_attend_plan *plan = run->plan;
+    const struct headway_team *team = &run->machine->team;
+    if (plan->early_tasks > 0)
+        headway_parallel(team, plan->threads, plan->early_tasks, early_task, (void *)run);
+    headway_parallel(team, plan->threads, plan->tasks, attend_task, (void *)run);
 }

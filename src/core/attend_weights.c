@@ -54,9 +54,11 @@ void headway_tile_weights(struct headway_tile *t, int seen)
     if (seen) {
         memcpy(t->later.top, t->whole.top, (size_t)l->width * sizeof(float));
         memset(t->later.total, 0, (size_t)l->width * sizeof(float));
-        int64_t begin = l->first_min / HEADWAY_KEY_BLOCK * HEADWAY_KEY_BLOCK;
-        for (; begin < l->last_max; begin += HEADWAY_KEY_BLOCK) {
-            if (!headway_tile_block(t, begin, &block))
+        int64_t begin = 0;
+        while ((begin = headway_tile_skip(t, begin, HEADWAY_KEY_BLOCK)) < l->last_max) {
+            const int64_t at = begin;
+            begin += HEADWAY_KEY_BLOCK;
+            if (!headway_tile_block(t, at, &block))
                 continue;
             if (clears)
                 clear(lines, l->n, done, block.start);

@@ -1,4 +1,4 @@
-/* Projection GEMM: loops over packed panels. A task is one panel for one block of tokens. */
+/* Projection GEMM: loops over packed panels. A task is one panel, or a few, for one block of tokens. */
 #include "core/linear.h"
 
 #include "core/rope.h"
@@ -170,13 +170,27 @@ static void panel_tokens(const struct headway_row *row, const struct headway_lin
     }
 }
 
-/* Tasks run block by block; within a block, panel by panel of the jobs in turn. */
+/* Tasks run block by block; within a block, span by span of panels of the jobs in turn. */
 struct linear_run {
     const struct headway_row *row;
     const struct headway_linear_job *jobs;
     int count;
     struct headway_linear_plan plan[HEADWAY_MAX_JOBS];
+    int64_t span[HEADWAY_MAX_JOBS], spans[HEADWAY_MAX_JOBS];
 };
+
+static void run_span(const struct linear_run *run, int j, int64_t block, int64_t span)
+{
+    const struct headway_linear_job *job = &run->jobs[j];
+    const struct headway_linear_plan *plan = &run->plan[j];
+    const int64_t from = block * plan->block_rows, first = span * run->span[j];
+    const int64_t until = headway_at_most(from + plan->block_rows, headway_linear_tokens(job));
+    const int64_t end = headway_at_most(first + run->span[j], job->linear->panels);
+    for (int64_t panel = first; panel < end; panel++)
+        panel_tokens(run->row, job, panel, plan->pieces, from, until);
+    if (job->turn)
+        headway_turn_panels(job->turn, run->row, first, run->span[j], from, until);
+}
 
 static void linear_task(void *context, int64_t task, int worker)
 {
@@ -184,26 +198,20 @@ static void linear_task(void *context, int64_t task, int worker)
     (void)worker;
     for (int j = 0; j < run->count;) {
         /* Jobs of equally many blocks share them. */
-        int64_t panels = 0;
+        int64_t spans = 0;
         int last = j;
         for (; last < run->count && run->plan[last].blocks == run->plan[j].blocks; last++)
-            panels += run->jobs[last].linear->panels;
-        if (task >= run->plan[j].blocks * panels) {
-            task -= run->plan[j].blocks * panels;
+            spans += run->spans[last];
+        if (task >= run->plan[j].blocks * spans) {
+            task -= run->plan[j].blocks * spans;
             j = last;
             continue;
         }
-        const int64_t block = task / panels;
-        int64_t panel = task % panels;
-        for (; panel >= run->jobs[j].linear->panels; j++)
-            panel -= run->jobs[j].linear->panels;
-        const struct headway_linear_job *job = &run->jobs[j];
-        const struct headway_linear_plan *plan = &run->plan[j];
-        const int64_t from = block * plan->block_rows;
-        const int64_t until = headway_at_most(from + plan->block_rows, headway_linear_tokens(job));
-        panel_tokens(run->row, job, panel, plan->pieces, from, until);
-        if (job->turn)
-            headway_turn_panel(job->turn, run->row, panel, from, until);
+        const int64_t block = task / spans;
+        int64_t span = task % spans;
+        for (; span >= run->spans[j]; j++)
+            span -= run->spans[j];
+        run_span(run, j, block, span);
         return;
     }
 }
@@ -222,7 +230,9 @@ void headway_linear_run(const struct headway_machine *machine,
                               linear->inputs == jobs[j - 1].linear->inputs
                           ? run.plan[j - 1]
                           : headway_linear_cut(machine, tokens, linear->inputs);
-        tasks += run.plan[j].blocks * linear->panels;
+        run.span[j] = jobs[j].turn ? headway_turn_span(jobs[j].turn, machine->row) : 1;
+        run.spans[j] = headway_divide_up(linear->panels, run.span[j]);
+        tasks += run.plan[j].blocks * run.spans[j];
         flops += 2.0 * (double)tokens * (double)linear->inputs *
                  (double)(linear->vectors * machine->row->lanes);
     }

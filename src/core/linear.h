@@ -56,8 +56,8 @@ struct headway_linear_job {
     int64_t batch, rows;
     const int64_t *lengths; /* (batch) or NULL: all rows */
     const int64_t *starts;  /* (batch + 1) or NULL */
-    /* What is done to each panel while it is at hand, of this job's y and where it fits (rope.h), or
-     * NULL. */
+    /* What is done to panels while they are at hand, of this job's y and where it fits (rope.h), or
+     * NULL. A task is then as many panels as that needs. */
     const struct headway_turn_job *turn;
 };
 

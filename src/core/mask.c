@@ -76,6 +76,33 @@ static void limit_by_interval(const struct headway_problem *p, const struct head
     *last = headway_at_most(end, *last);
 }
 
+void headway_mask_prefix(const struct headway_problem *problem, const struct headway_lanes *l,
+                         int lane, int64_t *first, int64_t *last)
+{
+    const int64_t row = (l->start + lane) / l->group;
+    const int64_t keys = headway_key_length(problem, l->b);
+    *first = 0;
+    *last = headway_at_most(problem->window_first, keys);
+    if (problem->causal)
+        *last = headway_at_most(*last,
+                                clamp(place_of(headway_row_offset(problem, l->b), row + 1), keys));
+    if (problem->interval.data)
+        limit_by_interval(problem, l, row, first, last);
+    if (*first >= *last)
+        *first = *last = 0;
+}
+
+/* Where lanes see keys beside their ranges. */
+static void find_prefix(const struct headway_problem *p, struct headway_lanes *l)
+{
+    int64_t first, last;
+    for (int lane = 0; lane < l->n; lane++) {
+        headway_mask_prefix(p, l, lane, &first, &last);
+        l->prefix = last > l->prefix ? last : l->prefix;
+    }
+    l->last_max = l->prefix > l->last_max ? l->prefix : l->last_max;
+}
+
 /* The extremes over all live lanes. Rows never fall, so without an interval neither do the ends of
  * the ranges that aren't empty, and those that are empty stand at either end. */
 static void find_extremes(const struct headway_problem *p, struct headway_lanes *l)
@@ -111,6 +138,7 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
     const int64_t low = left == INT64_MAX ? -FAR : place_of(offset, -left);
     const int64_t high = right == INT64_MAX ? FAR : place_of(offset, right);
 
+    l->prefix = 0;
     if (low == -FAR && high == FAR && !problem->interval.data) {
         for (int lane = 0; lane < l->width; lane++) {
             l->first[lane] = 0;
@@ -140,6 +168,9 @@ void headway_mask_ranges(const struct headway_problem *problem, struct headway_l
         }
     }
     find_extremes(problem, l);
+    if (problem->window_first > 0 &&
+        (left != INT64_MAX || (right != INT64_MAX && !problem->causal)))
+        find_prefix(problem, l);
 }
 
 static size_t element_size(enum headway_mask_kind kind)

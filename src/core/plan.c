@@ -113,14 +113,37 @@ static int64_t tile_vectors(const struct headway_problem *p, const struct headwa
     return best;
 }
 
+static int in_place(const struct headway_problem *p, const struct headway_pool *pool)
+{
+    return pool->storage == HEADWAY_STORED_F32 &&
+           p->cached.store->page_size % HEADWAY_KEY_BLOCK == 0;
+}
+
+/* Keys and values as floats, where a cache has them otherwise; rows, scales and sums of few lanes. */
+static int plan_few(const struct headway_problem *p, struct headway_attend_plan *plan, int64_t *end)
+{
+    const struct headway_store *store = p->cached.store;
+    const int64_t keys = store && !in_place(p, &store->key) ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t values = store && !in_place(p, &store->value) ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t pointers = 4 * HEADWAY_KEY_BLOCK * (int64_t)(sizeof(void *) / sizeof(float));
+    int64_t states;
+    return headway_reserve(&plan->widened[0], end, keys, p->size) &&
+           headway_reserve(&plan->widened[1], end, values, p->value_size) &&
+           headway_reserve(&plan->few, end, HEADWAY_MAX_FEW, headway_few_pitch(p->value_size)) &&
+           headway_reserve(&plan->rows, end, pointers + 2 * HEADWAY_KEY_BLOCK, 1) &&
+           headway_mul(p->value_size + 3, plan->width, &states) &&
+           headway_mul(states, plan->stored, &states) && (plan->tile_floats = (size_t)states, 1);
+}
+
 static int plan_scratch(const struct headway_problem *p, struct headway_attend_plan *plan)
 {
     const enum headway_mask_kind kind = p->mask.kind;
     const int64_t w = plan->width;
-    const int64_t words = kind == HEADWAY_MASK_BOOL ? HEADWAY_KEY_BLOCK : 0;
-    const int64_t added = kind != HEADWAY_MASK_NONE && !words ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t halves = kind == HEADWAY_MASK_BOOL ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t words = halves > 0 || p->window_first > 0 ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t added = kind != HEADWAY_MASK_NONE && !halves ? HEADWAY_KEY_BLOCK : 0;
     const int64_t lines =
-        added || (p->weights.data && p->mean_weights) ? HEADWAY_KEY_BLOCK : words / 4;
+        added || (p->weights.data && p->mean_weights) ? HEADWAY_KEY_BLOCK : halves / 4;
     const int64_t merged = p->keys > HEADWAY_SEGMENT_KEYS || p->appended ? p->value_size : 0;
     int64_t end = 0;
     const int ok = headway_reserve(&plan->panel, &end, p->size, w) &&
@@ -131,7 +154,8 @@ static int plan_scratch(const struct headway_problem *p, struct headway_attend_p
                    headway_reserve(&plan->sum, &end, p->value_size, w) &&
                    headway_reserve(&plan->later, &end, merged, w) &&
                    headway_reserve(&plan->stats, &end, 4, w) &&
-                   headway_reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size);
+                   headway_reserve(&plan->clean, &end, HEADWAY_KEY_BLOCK, p->value_size) &&
+                   plan_few(p, plan, &end);
     plan->worker_floats = (size_t)end;
     return ok;
 }
@@ -175,6 +199,23 @@ static void cut_tiles(const struct headway_problem *p, const struct headway_mach
         plan->tiles = headway_divide_up(plan->vectors, plan->widest) + 1;
 }
 
+/* What is computed before: all segments of tiles too few for the threads, in `pieces` each; or those
+ * of a prefix that all sequences share, so that they pass by once. */
+static void plan_early(const struct headway_problem *p, struct headway_attend_plan *plan,
+                       int streams, int threads)
+{
+    const int64_t prefix = headway_at_most(p->shared_prefix, p->keys) / HEADWAY_SEGMENT_KEYS;
+    plan->shared = p->batch > 1 && prefix > 0 && !p->mean_weights;
+    const int64_t groups = plan->shared ? plan->units : p->batch * plan->units;
+    const int64_t pieces =
+        threads > 1 && groups > 0 ? headway_divide_up(threads * TASKS_PER_THREAD, groups) : 1;
+    plan->stored = plan->shared ? prefix : 0;
+    if (!plan->shared && streams && !p->mean_weights && pieces > 1)
+        plan->stored = headway_divide_up(p->keys, HEADWAY_SEGMENT_KEYS);
+    plan->pieces = headway_at_most(pieces, plan->stored);
+    plan->early_tasks = plan->pieces * groups;
+}
+
 int headway_attend_plan(const struct headway_problem *problem,
                         const struct headway_machine *machine, struct headway_attend_plan *plan)
 {
@@ -188,15 +229,21 @@ int headway_attend_plan(const struct headway_problem *problem,
         !headway_mul(problem->batch, plan->units, &units))
         return -1;
     plan->vectors = headway_divide_up(rows, lanes);
-    cut_tiles(problem, machine, plan, tile_vectors(problem, machine, plan, &plan->why),
-              threads > 1 && units > 0
+    const int64_t most = tile_vectors(problem, machine, plan, &plan->why);
+    const int streams = plan->vectors <= most && problem->keys >= 2 * HEADWAY_SEGMENT_KEYS;
+    cut_tiles(problem, machine, plan, most,
+              threads > 1 && units > 0 && !streams
                   ? headway_divide_up((int64_t)threads * TASKS_PER_THREAD, units)
                   : 1);
     if (!headway_mul(units, plan->tiles, &plan->tasks))
         return -1;
+    plan_early(problem, plan, streams, threads);
     if (problem->value_size == 0 && !problem->lse.data && !problem->weights.data)
         plan->tasks = 0; /* nothing is asked for */
-    plan->threads = (int)headway_at_most(threads, plan->tasks > 0 ? plan->tasks : 1);
+    if (plan->tasks == 0)
+        plan->stored = plan->early_tasks = 0;
+    const int64_t useful = plan->tasks > plan->early_tasks ? plan->tasks : plan->early_tasks;
+    plan->threads = (int)headway_at_most(threads, useful > 0 ? useful : 1);
     plan->width = lanes * (int)plan->widest;
     plan->ahead = looks_ahead(problem, machine);
     return plan_scratch(problem, plan) ? 0 : -1;
@@ -204,9 +251,10 @@ int headway_attend_plan(const struct headway_problem *problem,
 
 int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes)
 {
-    int64_t all;
+    int64_t all, states;
     if (!headway_mul((int64_t)plan->worker_floats, plan->threads, &all) ||
-        !headway_mul(all, (int64_t)sizeof(float), &all))
+        !headway_mul((int64_t)plan->tile_floats, plan->tasks, &states) ||
+        !headway_add(all, states, &all) || !headway_mul(all, (int64_t)sizeof(float), &all))
         return -1;
     *bytes = (size_t)all;
     return 0;

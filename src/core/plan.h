@@ -48,18 +48,25 @@ struct headway_attend_plan {
     int64_t tiles;          /* query tiles of one (batch, unit), at most */
     struct headway_cut cut; /* of the longest sequence's lanes */
     int64_t tasks;          /* batch * units * tiles */
+    /* The segments of keys below `stored` are computed before, in `pieces` tasks for each unit of
+     * each batch, or of all batches where `shared`, and kept: where there are fewer tiles than threads
+     * could use, or keys that many sequences share. */
+    int64_t stored, pieces, early_tasks;
+    int shared;
     int threads;            /* workers that can have work */
     int width;              /* lanes of the widest tile */
     int ahead;              /* tiles ask for memory that the next ones need */
     const char *why;        /* what decided the width */
     int64_t panel, scores, allowed, bias, lines, sum, later, stats, clean; /* offsets, in floats */
+    int64_t widened[2], few, rows;
     size_t worker_floats; /* scratch of one worker, a multiple of 16 */
+    size_t tile_floats;   /* of stored segments of one tile */
 };
 
 /* 0, or -1 when the scratch does not fit the address space. */
 int headway_attend_plan(const struct headway_problem *problem,
                         const struct headway_machine *machine, struct headway_attend_plan *plan);
-/* Bytes of scratch for all workers. */
+/* Bytes of scratch for all workers, and of stored segments behind it. */
 int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes);
 /* Writes the plan in words; returns the text's whole length like snprintf. */
 int headway_attend_words(const struct headway_problem *problem,

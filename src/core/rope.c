@@ -251,22 +251,45 @@ static void turn_interleaved(float *restrict x, const float *restrict cos,
     }
 }
 
+static int64_t held_by(const struct headway_cached *cached, int64_t b)
+{
+    return cached->store->lengths[headway_slot(cached, b)];
+}
+
 int64_t headway_place(const struct headway_turn_job *job, int64_t b, int64_t i)
 {
     const struct headway_places *places = &job->places;
     if (places->data)
         return places->data[headway_linear_offset(job->at, b, i, places->batch, places->row)];
-    const int64_t offset = places->problem ? headway_row_offset(places->problem, b) : 0;
+    const int64_t offset = places->cached    ? held_by(places->cached, b)
+                           : places->problem ? headway_row_offset(places->problem, b)
+                                             : 0;
     return offset > INT64_MAX - i ? INT64_MAX : offset + i;
 }
 
+static int64_t turned(const struct headway_turn_job *job)
+{
+    return job->rope ? job->rope->size : 0;
+}
+
+/* Of a head y whose first token is `first`. */
+static void put_tokens(const struct headway_turn_job *job, const struct headway_row *row, int64_t b,
+                       int64_t first, int64_t count, int64_t head, const float *y)
+{
+    const struct headway_store *store = job->cached->store;
+    const int64_t slot = headway_slot(job->cached, b), token = held_by(job->cached, b) + first;
+    for (int64_t n = 0; n < count; n++)
+        headway_store_put(row, store, job->pool, slot, head, token + n, job->at->linear->size,
+                          y + n * job->at->y_row);
+}
+
 /* Tokens first .. first + count - 1 of batch b, all live, in heads from .. until - 1, one by one. */
-static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t first, int64_t count,
-                        int64_t from, int64_t until)
+static void turn_tokens(const struct headway_turn_job *job, const struct headway_row *row, int64_t b,
+                        int64_t first, int64_t count, int64_t from, int64_t until)
 {
     const struct headway_linear_job *at = job->at;
     const struct headway_rope *rope = job->rope;
-    const int64_t half = rope->size / 2;
+    const int64_t half = turned(job) / 2;
     int64_t line[TURN_TOKENS]; /* of the tables */
     float r[TURN_TOKENS];      /* apart, so that lines' square roots overlap */
     float *y =
@@ -290,68 +313,78 @@ static void turn_tokens(const struct headway_turn_job *job, int64_t b, int64_t f
             else
                 turn_interleaved(x, cos, sin, half);
         }
+        if (job->cached)
+            put_tokens(job, row, b, first, count, h, y);
     }
 }
 
 /* The live ones of tokens token .. end - 1. */
-static void turn_range(const struct headway_turn_job *job, int64_t token, int64_t end, int64_t from,
-                       int64_t until)
+static void turn_range(const struct headway_turn_job *job, const struct headway_row *row,
+                       int64_t token, int64_t end, int64_t from, int64_t until)
 {
     for (int64_t b = headway_linear_batch(job->at, token); token < end; b++) {
         const int64_t first = headway_linear_first(job->at, b);
         const int64_t last = headway_at_most(first + headway_linear_length(job->at, b), end);
         for (; token < last; token += TURN_TOKENS)
-            turn_tokens(job, b, token - first, headway_at_most(TURN_TOKENS, last - token), from,
-                        until);
+            turn_tokens(job, row, b, token - first, headway_at_most(TURN_TOKENS, last - token),
+                        from, until);
         token = headway_linear_first(job->at, b + 1);
     }
 }
 
-static int turns(const struct headway_turn_job *job)
+static int has_work(const struct headway_turn_job *job)
 {
-    return job->norm || job->rope->size;
+    return job->norm || turned(job) || job->cached;
 }
 
-int headway_turn_fits(const struct headway_turn_job *job, const struct headway_row *row)
+int64_t headway_turn_span(const struct headway_turn_job *job, const struct headway_row *row)
 {
-    return turns(job) && row->vectors % job->at->linear->group_vectors == 0;
+    const int64_t vectors = job->at->linear->group_vectors;
+    if (!has_work(job))
+        return 0;
+    return row->vectors % vectors == 0   ? 1
+           : vectors % row->vectors == 0 ? vectors / row->vectors
+                                         : 0;
 }
 
-void headway_turn_panel(const struct headway_turn_job *job, const struct headway_row *row,
-                        int64_t panel, int64_t token, int64_t end)
+void headway_turn_panels(const struct headway_turn_job *job, const struct headway_row *row,
+                         int64_t panel, int64_t span, int64_t token, int64_t end)
 {
     const struct headway_linear *linear = job->at->linear;
-    const int64_t heads = row->vectors / linear->group_vectors;
-    turn_range(job, token, end, panel * heads,
-               headway_at_most((panel + 1) * heads, linear->groups));
+    const int64_t until = (panel + span) * row->vectors / linear->group_vectors;
+    turn_range(job, row, token, end, panel * row->vectors / linear->group_vectors,
+               headway_at_most(until, linear->groups));
 }
 
 struct turn_run {
+    const struct headway_row *row;
     const struct headway_turn_job *jobs;
 };
 
 static int64_t tasks_of(const struct headway_turn_job *job)
 {
-    return turns(job) && !job->at->turn
+    return has_work(job) && !job->at->turn
                ? headway_divide_up(headway_linear_tokens(job->at), TURN_TOKENS)
                : 0;
 }
 
 static void turn_task(void *context, int64_t task, int worker)
 {
-    const struct headway_turn_job *job = ((const struct turn_run *)context)->jobs;
+    const struct turn_run *run = context;
+    const struct headway_turn_job *job = run->jobs;
     (void)worker;
     for (; task >= tasks_of(job); job++)
         task -= tasks_of(job);
     const int64_t token = task * TURN_TOKENS;
-    turn_range(job, token, headway_at_most(token + TURN_TOKENS, headway_linear_tokens(job->at)), 0,
+    turn_range(job, run->row, token,
+               headway_at_most(token + TURN_TOKENS, headway_linear_tokens(job->at)), 0,
                job->at->linear->groups);
 }
 
 void headway_turn_run(const struct headway_machine *machine, const struct headway_turn_job *jobs,
                       int count)
 {
-    struct turn_run run = {jobs};
+    struct turn_run run = {machine->row, jobs};
     int64_t tasks = 0;
     double flops = 0.0;
     for (int j = 0; j < count; j++) {

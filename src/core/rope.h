@@ -1,5 +1,5 @@
-/* Rotary embedding and RMS norm of projected heads: tables made once, and the pass that applies
- * them. */
+/* Rotary embedding and RMS norm of projected heads, and their way into a cache: tables made once, and
+ * the pass that does it. */
 #ifndef HEADWAY_ROPE_H
 #define HEADWAY_ROPE_H
 
@@ -34,10 +34,12 @@ struct headway_rope {
 };
 
 /* Where the tokens of a projection stand: token (b, i) at data[b * batch + i * row], or without data
- * at i + offset(b), which is 0 without a problem. All lie within the tables. */
+ * at i + offset(b), which with `cached` is the length of b's slot, else the problem's, or 0. All lie
+ * within the tables. */
 struct headway_places {
     const int32_t *data;
     ptrdiff_t batch, row;
+    const struct headway_cached *cached;
     const struct headway_problem *problem;
 };
 
@@ -46,6 +48,7 @@ struct headway_places {
  *   norm:  s = sum of x(d)^2 in double, as 8 sums over d mod 8 in order, then 4, 2, 1 of them;
  *          x(d) = x(d) * r * norm(d), r = 16 / sqrt(s * (1 / D) + eps) rounded to float
  *   rope:  (x, y) = (x cos - y sin, x sin + y cos), each operation rounded to float
+ *   put:   token (b, i) is stored in its place behind the length of b's slot, pages at hand
  *
  * Error of the norm: 3.001 u |x|; of the rotation of exact x and y: (u' + 2 u) (|x cos| + |y sin|),
  * u' the tables' 1.002 u. */
@@ -53,15 +56,18 @@ struct headway_turn_job {
     const struct headway_linear_job *at;
     const float *norm; /* (D), sixteenths of the weights, or NULL */
     double eps;
-    const struct headway_rope *rope;
+    const struct headway_rope *rope; /* NULL: none */
     struct headway_places places;
+    const struct headway_cached *cached; /* NULL: nothing is stored */
+    const struct headway_pool *pool;
 };
 
-/* Whether there is anything to do that can be done panel by panel: every panel holds whole heads. */
-int headway_turn_fits(const struct headway_turn_job *job, const struct headway_row *row);
-/* Panel `panel` of tokens token .. end - 1, where the job fits. */
-void headway_turn_panel(const struct headway_turn_job *job, const struct headway_row *row,
-                        int64_t panel, int64_t token, int64_t end);
+/* After how many panels there are whole heads, on which the job can be done at once; 0: there is
+ * nothing to do, or heads and panels don't end together. */
+int64_t headway_turn_span(const struct headway_turn_job *job, const struct headway_row *row);
+/* Panels panel .. panel + span - 1 of tokens token .. end - 1. */
+void headway_turn_panels(const struct headway_turn_job *job, const struct headway_row *row,
+                         int64_t panel, int64_t span, int64_t token, int64_t end);
 
 /* Runs the jobs that no panel has done. Allocates nothing, needs no workspace. */
 void headway_turn_run(const struct headway_machine *machine, const struct headway_turn_job *jobs,

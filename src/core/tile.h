@@ -19,6 +19,7 @@ struct headway_lanes {
     int64_t first[HEADWAY_MAX_WIDTH]; /* allowed keys first <= j < last of each lane; 0, 0: none */
     int64_t last[HEADWAY_MAX_WIDTH];
     int64_t first_min, last_max; /* over the live lanes that see any key; 0, 0: none does */
+    int64_t prefix;              /* keys below it may be seen beside the ranges: window_first; 0 */
     int64_t first_max, last_min; /* over all live lanes */
 };
 
@@ -38,6 +39,10 @@ void headway_lane_lines(const struct headway_lanes *l, const struct headway_view
 /* Fills the ranges of l from causality, window, lengths and interval (mask.c). */
 void headway_mask_ranges(const struct headway_problem *problem, struct headway_lanes *l);
 
+/* The keys that a lane sees beside its range, first <= j < last, where the problem has window_first. */
+void headway_mask_prefix(const struct headway_problem *problem, const struct headway_lanes *l,
+                         int lane, int64_t *first, int64_t *last);
+
 /* Keys start .. start + count - 1, at rows `row` and on of the views of key and value. What isn't
  * given excludes nothing. */
 struct headway_block {
@@ -50,7 +55,7 @@ struct headway_block {
 
 /* Scratch for a block of a mask. */
 struct headway_mask_room {
-    uint64_t *allowed; /* (HEADWAY_KEY_BLOCK), bool masks */
+    uint64_t *allowed; /* (HEADWAY_KEY_BLOCK), bool masks and window_first */
     float *bias;       /* (HEADWAY_KEY_BLOCK, width), float masks */
     float *lines;      /* (width, HEADWAY_KEY_BLOCK), of the mask's type */
     float *next[HEADWAY_MAX_WIDTH];
@@ -73,6 +78,20 @@ struct headway_state {
     float *sum, *top, *total; /* (value_size, width), (width), (width) */
 };
 
+/* Keys or values of a block, wherever they lie. */
+enum { HEADWAY_KEYS, HEADWAY_VALUES };
+
+/* What few lanes use beside a tile's own. */
+struct headway_few {
+    const struct headway_row *row;    /* whose dot and mix serve; NULL: the tile's gemm does */
+    const void **rows[2], **ahead[2]; /* (HEADWAY_KEY_BLOCK) of keys and values */
+    float *scale[2];                  /* (HEADWAY_KEY_BLOCK) */
+    float *sum;                       /* (n, pitch) of a segment */
+    ptrdiff_t pitch;
+    int64_t next_b, next_head,
+        next_first; /* the head that the worker may come to next; b < 0: none */
+};
+
 struct headway_tile {
     const struct headway_problem *p;
     const struct headway_row *row;
@@ -81,6 +100,13 @@ struct headway_tile {
     int careful;  /* values behind a mask may be poison: look at each block of values first */
     float shrink; /* of the values, when careful */
     float *panel, *scores, *clean;
+    float
+        *widened[2]; /* (HEADWAY_KEY_BLOCK, size) of keys, of values: those that aren't in place */
+    struct headway_few few;
+    /* The states of all segments below `stored`, each (value_size + 3, width): sum, top, total, and
+     * whether any lane saw a key; NULL: none has been computed. */
+    float *segments;
+    int64_t stored;
     struct headway_mask_room mask;
     struct headway_state whole, later;
     float inverse_cap;
@@ -96,6 +122,13 @@ struct headway_tile {
 /* The lanes' slopes and places, where the problem has slopes. */
 void headway_tile_slopes(struct headway_tile *t);
 
+/* Rows first .. first + count - 1 of a sequence's keys or values, and the scales of stored ones. */
+void headway_tile_rows(const struct headway_tile *t, int which, int64_t b, int64_t head,
+                       int64_t first, int count, const void **rows, float *scales);
+
+/* The first block worth looking at, and the one after `begin` on. */
+int64_t headway_tile_skip(const struct headway_tile *t, int64_t begin, int64_t step);
+
 /* What the lanes see of the block of keys from `begin` on, a multiple of HEADWAY_KEY_BLOCK; 0 when
  * that is nothing. */
 int headway_tile_block(struct headway_tile *t, int64_t begin, struct headway_block *block);
@@ -108,6 +141,16 @@ int headway_block_sees(const struct headway_tile *t, const struct headway_block 
  * total on and says by how much all before is to be rescaled. */
 void headway_tile_weigh(struct headway_tile *t, const struct headway_block *block, float *top,
                         float *total, float *rescale);
+
+/* Few lanes (attend_row.c): a block's scores as gemm gives them, and its values into the segment's
+ * sum; then that sum as a state's. */
+void headway_few_scores(struct headway_tile *t, const struct headway_block *block);
+void headway_few_values(struct headway_tile *t, const struct headway_block *block, int fresh,
+                        const float *rescale);
+void headway_few_finish(struct headway_tile *t, float *sum);
+
+/* Segments first .. last - 1 into t->segments. */
+void headway_tile_segments(struct headway_tile *t, int64_t first, int64_t last);
 
 /* All segments in order, then the appended keys and the sink, into t->whole; 0 when no lane sees a
  * key: t->whole means nothing then. */

@@ -1,0 +1,89 @@
+/* Few query rows of a head: keys and values pass by once, as they are stored, and what waits for them
+ * is memory. Scores have lanes over keys and values lanes over their elements; the order of summation
+ * is that of many rows, so the bits are. */
+#include "core/tile.h"
+
+static enum headway_storage storage_of(const struct headway_tile *t, int which)
+{
+    const struct headway_store *store = t->p->cached.store;
+    return !store                  ? HEADWAY_STORED_F32
+           : which == HEADWAY_KEYS ? store->key.storage
+                                   : store->value.storage;
+}
+
+/* The rows that come after the block's: of the next block, or the first ones of the head that the
+ * worker may come to next. How many there are, at most `most`. */
+static int rows_ahead(const struct headway_tile *t, int which, const struct headway_block *block,
+                      int most)
+{
+    const struct headway_lanes *l = &t->lanes;
+    const int64_t next = block->start / HEADWAY_KEY_BLOCK * HEADWAY_KEY_BLOCK + HEADWAY_KEY_BLOCK;
+    int64_t b = l->b, head = l->head / t->p->group, first = block->row + next - block->start;
+    int64_t count = headway_at_most(l->last_max - next, most);
+    if (count <= 0) {
+        b = t->few.next_b;
+        if (b < 0)
+            return 0;
+        head = t->few.next_head;
+        first = t->few.next_first;
+        count = headway_at_most(headway_key_length(t->p, b), most);
+    }
+    if (count > 0)
+        headway_tile_rows(t, which, b, head, first, (int)count, t->few.ahead[which], NULL);
+    return (int)count;
+}
+
+static struct headway_rows rows_of(struct headway_tile *t, int which,
+                                   const struct headway_block *block)
+{
+    struct headway_few *few = &t->few;
+    headway_tile_rows(t, which, t->lanes.b, t->lanes.head / t->p->group, block->row, block->count,
+                      few->rows[which], few->scale[which]);
+    int count = rows_ahead(t, which, block, block->count);
+    const int ahead = count > 0;
+    for (; ahead && count < block->count; count++)
+        few->ahead[which][count] = few->ahead[which][count - 1];
+    const struct headway_rows rows = {.row = few->rows[which],
+                                      .ahead = ahead ? few->ahead[which] : NULL,
+                                      .scale = few->scale[which],
+                                      .count = block->count,
+                                      .storage = storage_of(t, which)};
+    return rows;
+}
+
+void headway_few_scores(struct headway_tile *t, const struct headway_block *block)
+{
+    const struct headway_rows keys = rows_of(t, HEADWAY_KEYS, block);
+    const struct headway_dot dot = {.keys = &keys,
+                                    .n = t->lanes.n,
+                                    .width = t->lanes.width,
+                                    .k = t->p->size,
+                                    .query = t->panel,
+                                    .scores = t->scores};
+    t->few.row->dot(&dot);
+}
+
+void headway_few_values(struct headway_tile *t, const struct headway_block *block, int fresh,
+                        const float *rescale)
+{
+    const struct headway_rows values = rows_of(t, HEADWAY_VALUES, block);
+    const struct headway_mix mix = {.values = &values,
+                                    .n = t->lanes.n,
+                                    .width = t->lanes.width,
+                                    .m = t->p->value_size,
+                                    .weights = t->scores,
+                                    .rescale = rescale,
+                                    .fresh = fresh,
+                                    .sum = t->few.sum,
+                                    .pitch = t->few.pitch};
+    if (mix.m > 0)
+        t->few.row->mix(&mix);
+}
+
+void headway_few_finish(struct headway_tile *t, float *sum)
+{
+    const float *lines[HEADWAY_MAX_FEW];
+    for (int lane = 0; lane < t->lanes.n; lane++)
+        lines[lane] = t->few.sum + lane * t->few.pitch;
+    t->row->pack(sum, t->lanes.width, lines, t->lanes.n, t->p->value_size, 1.0f);
+}
