@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@
 
 /* holder is the process that is at the text, 0 when none is. A process finds another's number there
  * only when it was forked while a thread of its parent was: that thread will never let go, so the
- * lock is taken over and the half-written text dropped. */
+ * lock is taken over and the half-written text dropped. Errors alone come here, and can afford to ask
+ * for the process. */
 struct last_error {
     atomic_int holder;
     char text[TEXT_SIZE];
@@ -25,9 +27,11 @@ struct last_error {
 /* Everything but the text behind `last` is fixed at create. */
 struct headway_engine {
     struct headway_machine machine;
-    int process;
+    struct headway_memory memory;
     headway_log_fn *log;
     void *log_context;
+    headway_trace_fn *trace;
+    void *trace_context;
     struct last_error *last;
     struct last_error storage;
 };
@@ -106,6 +110,12 @@ static headway_status check_config(const headway_engine_config *config)
         tell(config, line);
         return HEADWAY_ERROR_ARGUMENT;
     }
+    if (!config->allocate != !config->release) {
+        tell(config, config->allocate
+                         ? "release is NULL, expected a function, as allocate is given"
+                         : "allocate is NULL, expected a function, as release is given");
+        return HEADWAY_ERROR_ARGUMENT;
+    }
     return HEADWAY_OK;
 }
 
@@ -137,54 +147,91 @@ static const struct headway_row *narrower_than(const struct headway_row *row)
     return NULL;
 }
 
+static struct headway_team team_of(const headway_engine_config *config)
+{
+    struct headway_team team = {.parallel_for = config->parallel_for,
+                                .context = config->parallel_context};
+
+    if (config->parallel_for) {
+        team.threads = headway_threads_of_caller(config->threads);
+    } else {
+        team.threads = headway_threads_allowed(config->threads);
+        team.process = headway_process();
+    }
+    return team;
+}
+
+/* An engine on that row, of a configuration that is right. */
+static void fill(headway_engine *made, const headway_engine_config *config,
+                 const struct headway_row *row)
+{
+    made->machine.row = row;
+    made->machine.narrow = narrower_than(row);
+    made->machine.team = team_of(config);
+    made->machine.level2 = headway_level2_bytes();
+    made->memory.allocate = config->allocate;
+    made->memory.release = config->release;
+    made->memory.context = config->memory_context;
+    made->log = config->log;
+    made->log_context = config->log_context;
+    made->trace = config->trace;
+    made->trace_context = config->trace_context;
+    made->last = &made->storage;
+    atomic_init(&made->storage.holder, 0);
+    memset(made->storage.text, 0, sizeof made->storage.text);
+}
+
 headway_status headway_engine_create(const headway_engine_config *config, headway_engine **engine)
 {
-    static const headway_engine_config defaults = HEADWAY_ENGINE_CONFIG_INIT;
+    const size_t first_version = offsetof(headway_engine_config, parallel_for);
+    headway_engine_config full = HEADWAY_ENGINE_CONFIG_INIT;
     const struct headway_row *row;
     headway_engine *made;
     headway_status status;
 
     /* A struct of another size may hold its log function elsewhere: it can't be told. */
-    if (!engine || (config && config->size != sizeof *config))
+    if (!engine || (config && config->size != first_version && config->size != sizeof full))
         return HEADWAY_ERROR_ARGUMENT;
-    if (!config)
-        config = &defaults;
-    status = check_config(config);
+    if (config)
+        memcpy(&full, config, config->size);
+    status = check_config(&full);
     if (status == HEADWAY_OK)
-        status = choose_row(config, &row);
+        status = choose_row(&full, &row);
     if (status != HEADWAY_OK)
         return status;
-    made = headway_memory_get(sizeof *made);
+    const struct headway_memory memory = {full.allocate, full.release, full.memory_context};
+    made = headway_allocate(&memory, sizeof *made);
     if (!made) {
-        tell(config, "no memory for the engine");
+        tell(&full, "no memory for the engine");
         return HEADWAY_ERROR_MEMORY;
     }
-    made->machine.row = row;
-    made->machine.narrow = narrower_than(row);
-    made->machine.team.threads = headway_threads_allowed(config->threads);
-    made->machine.team.parallel_for = config->parallel_for;
-    made->machine.team.context = config->parallel_context;
-    made->machine.level2 = headway_level2_bytes();
-    made->process = headway_process();
-    made->log = config->log;
-    made->log_context = config->log_context;
-    made->last = &made->storage;
-    atomic_init(&made->storage.holder, 0);
-    memset(made->storage.text, 0, sizeof made->storage.text);
+    fill(made, &full, row);
     *engine = made;
     return HEADWAY_OK;
 }
 
 void headway_engine_destroy(headway_engine *engine)
 {
-    headway_memory_free(engine);
+    if (!engine)
+        return;
+    const struct headway_memory memory = engine->memory;
+    headway_release(&memory, engine);
 }
 
 struct headway_machine headway_engine_machine(const headway_engine *engine)
 {
-    struct headway_machine machine = engine->machine;
-    machine.team.threads = headway_engine_threads(engine);
-    return machine;
+    return engine->machine;
+}
+
+const struct headway_memory *headway_engine_memory(const headway_engine *engine)
+{
+    return &engine->memory;
+}
+
+headway_trace_fn *headway_engine_trace(const headway_engine *engine, void **context)
+{
+    *context = engine->trace_context;
+    return engine->trace;
 }
 
 const char *headway_engine_isa(const headway_engine *engine)
@@ -194,10 +241,13 @@ const char *headway_engine_isa(const headway_engine *engine)
 
 int headway_engine_threads(const headway_engine *engine)
 {
-    if (!engine || engine->machine.team.threads == 1)
+    if (!engine)
         return 1;
     /* A forked child has none of the threads that its parent's OpenMP counts on. */
-    return headway_process() == engine->process ? engine->machine.team.threads : 1;
+    const struct headway_team *team = &engine->machine.team;
+    return team->threads == 1 || !team->process || team->process == headway_process()
+               ? team->threads
+               : 1;
 }
 
 headway_status headway_isa_at(int index, headway_isa_info *info)

@@ -4,9 +4,16 @@
 
 #include "core/plan.h"
 #include "headway/headway.h"
+#include "system/memory.h"
 
-/* What the engine runs on: fixed at create, but for one thread in a forked child. */
+/* What the engine runs on, fixed at create. */
 struct headway_machine headway_engine_machine(const headway_engine *engine);
+
+/* Where create functions get memory. Lasts as long as the engine. */
+const struct headway_memory *headway_engine_memory(const headway_engine *engine);
+
+/* Whom to tell what a call did, or NULL. */
+headway_trace_fn *headway_engine_trace(const headway_engine *engine, void **context);
 
 /* Stores the detail text (printf-style), sends it to the log, and returns status. engine NULL: only
  * returns status. */

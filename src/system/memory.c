@@ -4,30 +4,76 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define ALIGNMENT 64
 
-void *headway_memory_get(size_t bytes)
+/* Lies right before a block in the caller's memory. */
+struct origin {
+    void *memory;
+    size_t bytes;
+};
+
+/* A caller's memory may be aligned to no more than an origin's size: behind the first of these there
+ * is always an aligned place within ALIGNMENT bytes. */
+static void *caller_allocate(const struct headway_memory *memory, size_t bytes)
+{
+    struct origin origin = {NULL, bytes + ALIGNMENT};
+    char *block;
+
+    origin.memory = memory->allocate(memory->context, origin.bytes);
+    if (!origin.memory)
+        return NULL;
+    block = (char *)origin.memory + sizeof origin;
+    block += -(uintptr_t)block % ALIGNMENT;
+    memcpy(block - sizeof origin, &origin, sizeof origin);
+    return block;
+}
+
+static void caller_release(const struct headway_memory *memory, void *block)
+{
+    struct origin origin;
+
+    memcpy(&origin, (char *)block - sizeof origin, sizeof origin);
+    memory->release(memory->context, origin.memory, origin.bytes);
+}
+
+void *headway_allocate(const struct headway_memory *memory, size_t bytes)
 {
     const int saved = errno;
-    void *memory;
+    void *block;
 
     if (bytes > PTRDIFF_MAX - ALIGNMENT)
         return NULL;
     /* aligned_alloc wants whole multiples of the alignment; none would be allowed to give NULL. */
     bytes = bytes ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
-    memory = aligned_alloc(ALIGNMENT, bytes);
+    block = memory->allocate ? caller_allocate(memory, bytes) : aligned_alloc(ALIGNMENT, bytes);
     errno = saved;
-    return memory;
+    return block;
+}
+
+void headway_release(const struct headway_memory *memory, void *block)
+{
+    const int saved = errno;
+
+    if (memory->allocate && block)
+        caller_release(memory, block);
+    else
+        free(block);
+    errno = saved;
+}
+
+static const struct headway_memory c_library;
+
+void *headway_memory_get(size_t bytes)
+{
+    return headway_allocate(&c_library, bytes);
 }
 
 void headway_memory_free(void *memory)
 {
-    const int saved = errno;
-
-    free(memory);
-    errno = saved;
+    headway_release(&c_library, memory);
 }
 
 int64_t headway_level2_bytes(void)

@@ -5,7 +5,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whose memory: allocate's (see the public header), or the C library's where that is NULL. */
+struct headway_memory {
+    void *(*allocate)(void *context, size_t bytes);
+    void (*release)(void *context, void *memory, size_t bytes);
+    void *context;
+};
+
 /* 64-byte aligned, or NULL. Never called by a function that runs a computation. */
+void *headway_allocate(const struct headway_memory *memory, size_t bytes);
+/* Of the same memory; block NULL is allowed. */
+void headway_release(const struct headway_memory *memory, void *block);
+
+/* The same with the C library's. */
 void *headway_memory_get(size_t bytes);
 void headway_memory_free(void *memory);
 

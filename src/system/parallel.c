@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,25 +18,9 @@
 
 #define PATH_SIZE 4096
 
-/* A system call for each call of the library would cost more than a small one's checks. */
-static int forks;
-static int forks_counted;
-
-static void count_fork(void)
-{
-    forks++;
-}
-
-static void begin_counting(void)
-{
-    forks_counted = pthread_atfork(NULL, NULL, count_fork) == 0;
-}
-
 int headway_process(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, begin_counting);
-    return forks_counted ? forks + 1 : (int)getpid();
+    return (int)getpid();
 }
 
 static const char *skip_blanks(const char *text)
@@ -63,7 +47,6 @@ int headway_quota_cpus(const char *text)
     return quota < INT_MAX ? (int)quota : INT_MAX;
 }
 
-#ifdef _OPENMP
 /* A short file's text; 0 when there is none. Read without stdio, which would allocate. */
 static int read_text(const char *path, char *text, size_t size)
 {
@@ -160,6 +143,37 @@ static int cgroup_cpus(void)
     return least;
 }
 
+static int affinity_cpus(void)
+{
+    cpu_set_t set[16]; /* 16384 CPUs; the kernel refuses a mask shorter than its own */
+
+    return sched_getaffinity(0, sizeof set, set) == 0 ? CPU_COUNT_S(sizeof set, set) : 0;
+}
+
+static int at_most(int threads, int limit)
+{
+    return limit > 0 && limit < threads ? limit : threads;
+}
+
+/* `threads`, or fewer where this process may not use so many CPUs at a time. */
+static int within_limits(int threads)
+{
+    return at_most(at_most(threads, affinity_cpus()), cgroup_cpus());
+}
+
+int headway_threads_of_caller(int asked)
+{
+    const int saved = errno;
+    int threads = asked;
+
+    if (asked <= 0)
+        threads = within_limits((int)sysconf(_SC_NPROCESSORS_ONLN));
+    threads = at_most(threads, HEADWAY_MAX_THREADS);
+    errno = saved;
+    return threads > 1 ? threads : 1;
+}
+
+#ifdef _OPENMP
 /* Whether this process was forked and has not called exec: PF_FORKNOEXEC of Linux in field 9 of its
  * first thread's stat, whose second field is a name in parentheses. The process's own stat says the
  * same, but emulators make that one up. */
@@ -176,69 +190,101 @@ static int forked_without_exec(void)
     return (flags & 0x40) != 0;
 }
 
-static int affinity_cpus(void)
-{
-    cpu_set_t set[16]; /* 16384 CPUs; the kernel refuses a mask shorter than its own */
-
-    return sched_getaffinity(0, sizeof set, set) == 0 ? CPU_COUNT_S(sizeof set, set) : 0;
-}
-
-static int at_most(int threads, int limit)
-{
-    return limit > 0 && limit < threads ? limit : threads;
-}
-#endif
-
 int headway_threads_allowed(int asked)
 {
-#ifdef _OPENMP
     const int saved = errno;
-    int threads = asked > 0 ? asked : omp_get_max_threads();
+    int threads = asked > 0 ? asked : within_limits(omp_get_max_threads());
 
-    if (asked <= 0) {
-        threads = at_most(threads, affinity_cpus());
-        threads = at_most(threads, cgroup_cpus());
-    }
     threads = at_most(threads, omp_get_thread_limit());
     threads = at_most(threads, HEADWAY_MAX_THREADS);
     if (threads > 1 && forked_without_exec())
         threads = 1;
     errno = saved;
     return threads > 1 ? threads : 1;
+}
 #else
+int headway_threads_allowed(int asked)
+{
     (void)asked;
     return 1;
+}
 #endif
+
+/* One call's tasks. */
+struct work {
+    headway_task_fn *body;
+    void *context;
+    int64_t tasks;
+    atomic_llong next;
+};
+
+/* As worker `index`, until no task is left: indices that come late find none. */
+static void run_worker(void *task, int index)
+{
+    struct work *work = task;
+    const struct headway_float_mode before = headway_float_enter();
+
+    for (;;) {
+        const int64_t next = atomic_fetch_add_explicit(&work->next, 1, memory_order_relaxed);
+        if (next >= work->tasks)
+            break;
+        work->body(work->context, next, index);
+    }
+    headway_float_leave(before);
+}
+
+#ifdef _OPENMP
+/* A region costs several times what asking for the process does. */
+static int openmp_can(const struct headway_team *team)
+{
+    return !omp_in_parallel() && (!team->process || team->process == headway_process());
 }
 
 /* libgomp ends and makes threads, and allocates, whenever one team is larger or smaller than the
  * last: all teams have the same size, and those who have nothing to do go home. */
+static void run_openmp(const struct headway_team *team, int threads, struct work *work)
+{
+#pragma omp parallel num_threads(team->threads)
+    {
+        if (omp_get_thread_num() < threads)
+            run_worker(work, omp_get_thread_num());
+    }
+}
+#else
+static int openmp_can(const struct headway_team *team)
+{
+    (void)team;
+    return 0;
+}
+
+static void run_openmp(const struct headway_team *team, int threads, struct work *work)
+{
+    (void)team;
+    (void)threads;
+    run_worker(work, 0);
+}
+#endif
+
 void headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
                       headway_task_fn *body, void *context)
 {
-#ifdef _OPENMP
-    if (threads > 1 && tasks > 1 && !omp_in_parallel()) {
-        const int saved = errno;
-        int64_t next = 0;
-#pragma omp parallel num_threads(team->threads)
-        {
-            const int worker = omp_get_thread_num();
-            while (worker < threads) {
-                int64_t task;
-#pragma omp atomic capture
-                task = next++;
-                if (task >= tasks)
-                    break;
-                body(context, task, worker);
-            }
-        }
-        errno = saved;
+    struct work work = {body, context, tasks, 0};
+    const int saved = errno;
+
+    if (tasks < threads)
+        threads = (int)tasks;
+    if (threads <= 1 || (!team->parallel_for && !openmp_can(team))) {
+        for (int64_t task = 0; task < tasks; task++)
+            body(context, task, 0);
         return;
     }
-#else
-    (void)team;
-    (void)threads;
-#endif
-    for (int64_t task = 0; task < tasks; task++)
-        body(context, task, 0);
+    /* Threads that start now, and tasks of the caller's that its pool runs here, have the caller's
+     * modes. */
+    headway_float_leave(team->before);
+    if (team->parallel_for)
+        team->parallel_for(team->context, threads, run_worker, &work);
+    else
+        run_openmp(team, threads, &work);
+    headway_float_enter();
+    errno = saved;
 }

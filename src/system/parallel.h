@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "system/float_mode.h"
+
 /* One task; worker is 0 .. threads-1 and no two tasks run with the same worker at a time. */
 typedef void headway_task_fn(void *context, int64_t task, int worker);
 
@@ -16,8 +18,11 @@ typedef void headway_task_fn(void *context, int64_t task, int worker);
  * parent had any can't be seen. */
 int headway_threads_allowed(int asked);
 
-/* A positive number that a process shares with none of those it descends from by fork: to tell a
- * forked child, and a child of that, from the process that made an engine. */
+/* The same of the caller's own threads: 0 is what affinity and quota allow, the rest is theirs. */
+int headway_threads_of_caller(int asked);
+
+/* The process's number, never 0: to tell a forked child from the process that made an engine. A
+ * system call: not for the way of small calls. */
 int headway_process(void);
 
 /* CPUs that a cgroup's bandwidth limit amounts to, rounded up: text is "QUOTA PERIOD" or "QUOTA"
@@ -30,13 +35,16 @@ struct headway_team {
     int threads;
     void (*parallel_for)(void *context, int count, void (*body)(void *task, int index), void *task);
     void *context;
+    int process;                      /* that OpenMP's threads belong to; 0: this one */
+    struct headway_float_mode before; /* of the call: others' code runs under it while tasks do */
 };
 
 /* Runs body for every task in 0 .. tasks-1 on at most `threads` workers of the team, threads <=
- * team->threads, handed out in order, and returns when all are done. Serial (worker 0) for one task
- * or thread, and on OpenMP's threads inside another parallel region or without OpenMP. The team comes
- * from headway_engine_machine(), which gives one thread in a forked child; calls whose teams are of
- * one size allocate nothing after the first. Leaves OpenMP's settings and errno alone. */
+ * team->threads, handed out in order, and returns when all are done. Every worker computes under the
+ * modes of headway_float_enter(), which the caller has called. Serial (worker 0) for one task or
+ * thread, and on OpenMP's threads inside another parallel region, in a forked child or without
+ * OpenMP; the caller's threads may do the same. Calls whose teams are of one size allocate nothing
+ * after the first. Leaves OpenMP's settings and errno alone. */
 void headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
                       headway_task_fn *body, void *context);
 
