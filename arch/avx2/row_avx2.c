@@ -1,4 +1,4 @@
-/* The row for AVX2 and FMA. */
+/* The row for AVX2, FMA and F16C. */
 #include "cpu/kernels.h"
 #include "cpu/tiers.h"
 #include "cpu/unroll.h"
@@ -17,10 +17,10 @@ headway_merge_fn headway_merge_avx2;
 headway_pack_fn headway_pack_avx2;
 headway_unpack_fn headway_unpack_avx2;
 headway_bits_fn headway_bits_avx2;
-headway_widen_fn headway_widen_scalar;
-headway_narrow_fn headway_narrow_scalar;
-headway_dot_fn headway_dot_scalar;
-headway_mix_fn headway_mix_scalar;
+headway_widen_fn headway_widen_avx2;
+headway_narrow_fn headway_narrow_avx2;
+headway_dot_fn headway_dot_avx2;
+headway_mix_fn headway_mix_avx2;
 headway_peak_fn headway_peak_avx2;
 
 int64_t headway_peak_avx2(int64_t rounds, float *sink)
@@ -54,9 +54,9 @@ const struct headway_row headway_row_avx2 = {
     .pack = headway_pack_avx2,
     .unpack = headway_unpack_avx2,
     .bits = headway_bits_avx2,
-    .widen = headway_widen_scalar,
-    .narrow = headway_narrow_scalar,
-    .dot = headway_dot_scalar,
-    .mix = headway_mix_scalar,
+    .widen = headway_widen_avx2,
+    .narrow = headway_narrow_avx2,
+    .dot = headway_dot_avx2,
+    .mix = headway_mix_avx2,
     .peak = headway_peak_avx2,
 };

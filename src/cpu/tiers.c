@@ -14,6 +14,7 @@
 #define LEAF1_ECX_FMA (1u << 12)
 #define LEAF1_ECX_OSXSAVE (1u << 27)
 #define LEAF1_ECX_AVX (1u << 28)
+#define LEAF1_ECX_F16C (1u << 29)
 #define LEAF7_EBX_AVX2 (1u << 5)
 #define LEAF7_EBX_AVX512F (1u << 16)
 #define LEAF7_EBX_AVX512DQ (1u << 17)
@@ -62,8 +63,8 @@ uint32_t headway_cpu_tiers(const struct headway_cpu_registers *registers)
     const uint64_t xcr0 = leaf1 & LEAF1_ECX_OSXSAVE ? registers->xcr0 : 0;
     uint32_t tiers = 0;
 
-    if (has_all(leaf1, LEAF1_ECX_AVX | LEAF1_ECX_FMA) && has_all(leaf7, LEAF7_EBX_AVX2) &&
-        has_all(xcr0, XCR0_AVX)) {
+    if (has_all(leaf1, LEAF1_ECX_AVX | LEAF1_ECX_FMA | LEAF1_ECX_F16C) &&
+        has_all(leaf7, LEAF7_EBX_AVX2) && has_all(xcr0, XCR0_AVX)) {
         tiers |= HEADWAY_TIER_AVX2;
         if (has_all(leaf7, LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512DQ |
                                LEAF7_EBX_AVX512VL) &&
@@ -82,7 +83,7 @@ const char *headway_tier_missing(uint32_t needed, uint32_t have)
     if (missing & HEADWAY_TIER_AVX512)
         return "needs AVX-512 F, BW, DQ and VL, with AVX-512 state enabled by the operating system";
     if (missing & HEADWAY_TIER_AVX2)
-        return "needs AVX2 and FMA, with AVX state enabled by the operating system";
+        return "needs AVX2, FMA and F16C, with AVX state enabled by the operating system";
     if (missing & HEADWAY_TIER_NEON)
         return "needs the Advanced SIMD of AArch64";
     return missing ? "needs a tier this version does not know" : NULL;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum {
-    HEADWAY_TIER_AVX2 = 1u << 0, /* AVX2 and FMA; XCR0 has SSE and AVX state */
+    HEADWAY_TIER_AVX2 = 1u << 0, /* AVX2, FMA and F16C; XCR0 has SSE and AVX state */
     HEADWAY_TIER_AVX512 =
         1u << 1,                /* AVX2's, and AVX-512 F, BW, DQ, VL; XCR0 has all AVX-512 state */
     HEADWAY_TIER_NEON = 1u << 2 /* Advanced SIMD of AArch64 */
@@ -27,8 +27,8 @@ struct headway_cpu_registers headway_cpu_read(void);
 /* The tiers those registers mean. Pure. */
 uint32_t headway_cpu_tiers(const struct headway_cpu_registers *registers);
 
-/* Says what the first of the tiers in `needed` that `have` lacks asks for ("needs AVX2 and FMA,
- * with AVX state enabled by the operating system"); NULL if none is missing. Static text. */
+/* Says what the first of the tiers in `needed` that `have` lacks asks for ("needs AVX2, FMA
+ * and F16C, with AVX state enabled by the operating system"); NULL if none is missing. Static text. */
 const char *headway_tier_missing(uint32_t needed, uint32_t have);
 
 #endif
