@@ -20,8 +20,8 @@ headway_unpack_fn headway_unpack_avx512;
 headway_bits_fn headway_bits_avx512;
 headway_widen_fn headway_widen_scalar;
 headway_narrow_fn headway_narrow_scalar;
-headway_dot_fn headway_dot_scalar;
-headway_mix_fn headway_mix_scalar;
+headway_dot_fn headway_dot_avx512;
+headway_mix_fn headway_mix_avx512;
 
 static int64_t peak_avx512(int64_t rounds, float *sink)
 {
@@ -54,7 +54,7 @@ const struct headway_row headway_row_avx512 = {
     .bits = headway_bits_avx512,
     .widen = headway_widen_scalar,
     .narrow = headway_narrow_scalar,
-    .dot = headway_dot_scalar,
-    .mix = headway_mix_scalar,
+    .dot = headway_dot_avx512,
+    .mix = headway_mix_avx512,
     .peak = peak_avx512,
 };
