@@ -7,13 +7,13 @@
 
 const char *headway_dtype_name(headway_dtype dtype)
 {
-    static const char *const names[] = {"F32", "F16", "BF16", "BOOL", "I32"};
-    return (unsigned)dtype <= HEADWAY_I32 ? names[dtype] : "unknown type";
+    static const char *const names[] = {"F32", "F16", "BF16", "BOOL", "I32", "I8"};
+    return (unsigned)dtype <= HEADWAY_I8 ? names[dtype] : "unknown type";
 }
 
 int64_t headway_dtype_size(headway_dtype dtype)
 {
-    static const int64_t sizes[] = {4, 2, 2, 1, 4};
+    static const int64_t sizes[] = {4, 2, 2, 1, 4, 1};
     return sizes[dtype];
 }
 

@@ -34,6 +34,10 @@ headway_status headway_check_tensor(const headway_engine *engine, const char *na
 headway_status headway_check_extent(const headway_engine *engine, const char *name, int axis,
                                     int64_t given, int64_t expected, const char *why);
 
+/* lengths NULL, or (batch) of 0 .. most. */
+headway_status headway_check_lengths(const headway_engine *engine, const char *name,
+                                     const int64_t *lengths, int64_t batch, int64_t most);
+
 /* The axes in front of a tensor's own: any number that collapse into one. */
 struct headway_batch {
     int axes;
@@ -76,6 +80,13 @@ const char *headway_dtype_name(headway_dtype dtype);
 /* Data present and aligned to its type (unless empty). */
 headway_status headway_check_memory(const headway_engine *engine, const char *name,
                                     const headway_tensor *tensor);
+/* The same, and innermost stride 1. */
+headway_status headway_check_data(const headway_engine *engine, const char *name,
+                                  const headway_tensor *tensor);
+/* An output shares no memory with another tensor of the call, both checked before. */
+headway_status headway_check_apart(const headway_engine *engine, const char *name,
+                                   const headway_tensor *out, const char *other_name,
+                                   const headway_tensor *other);
 /* An output's axes nest: sorted by stride, each steps over the smaller ones. */
 headway_status headway_check_distinct(const headway_engine *engine, const char *name,
                                       const headway_tensor *out);
@@ -94,7 +105,7 @@ headway_status headway_check_operands(const headway_engine *engine,
 enum {
     HEADWAY_CALL_POSITIONS = 1, /* query_ and key_positions may be given */
     HEADWAY_CALL_LAYER = 2,     /* with a cache it appends */
-    HEADWAY_CALL_SELF = 4       /* keys are the queries' tokens: with a cache no lengths of their own */
+    HEADWAY_CALL_SELF = 4 /* keys are the queries' tokens: with a cache no lengths of their own */
 };
 
 /* The params' options into *problem, whose sizes (and `appended`) are set. With packed sequences its

@@ -3,8 +3,8 @@
 
 #include "api/check.h"
 
-static headway_status check_data(const headway_engine *engine, const char *name,
-                                 const headway_tensor *tensor)
+headway_status headway_check_data(const headway_engine *engine, const char *name,
+                                  const headway_tensor *tensor)
 {
     const int last = tensor->rank - 1;
     HEADWAY_TRY(headway_check_memory(engine, name, tensor));
@@ -87,6 +87,18 @@ struct operand {
     uintptr_t first, end;
 };
 
+static struct operand operand_of(const char *name, const headway_tensor *tensor, int inner_stride_1)
+{
+    struct operand one = {name, tensor, inner_stride_1, 0, 0};
+    int64_t low, high;
+    if (!headway_tensor_empty(tensor) && headway_tensor_span(tensor, &low, &high)) {
+        const int64_t size = headway_dtype_size(tensor->dtype);
+        one.first = (uintptr_t)tensor->data + (uintptr_t)(low * size);
+        one.end = (uintptr_t)tensor->data + (uintptr_t)((high + 1) * size);
+    }
+    return one;
+}
+
 static headway_status check_apart(const headway_engine *engine, const struct operand *out,
                                   const struct operand *other)
 {
@@ -103,6 +115,14 @@ static headway_status check_apart(const headway_engine *engine, const struct ope
             return HEADWAY_OK;
     return headway_fail(engine, HEADWAY_ERROR_OVERLAP,
                         "%s: overlaps %s, expected memory of its own", out->name, other->name);
+}
+
+headway_status headway_check_apart(const headway_engine *engine, const char *name,
+                                   const headway_tensor *out, const char *other_name,
+                                   const headway_tensor *other)
+{
+    const struct operand one = operand_of(name, out, 0), two = operand_of(other_name, other, 0);
+    return check_apart(engine, &one, &two);
 }
 
 static headway_status check_workspace(const headway_engine *engine, const void *workspace,
@@ -132,16 +152,8 @@ struct operands {
 static void add(struct operands *o, const char *name, const headway_tensor *tensor,
                 int inner_stride_1)
 {
-    struct operand one = {name, tensor, inner_stride_1, 0, 0};
-    int64_t low, high;
-    if (!tensor)
-        return;
-    if (!headway_tensor_empty(tensor) && headway_tensor_span(tensor, &low, &high)) {
-        const int64_t size = headway_dtype_size(tensor->dtype);
-        one.first = (uintptr_t)tensor->data + (uintptr_t)(low * size);
-        one.end = (uintptr_t)tensor->data + (uintptr_t)((high + 1) * size);
-    }
-    o->list[o->count++] = one;
+    if (tensor)
+        o->list[o->count++] = operand_of(name, tensor, inner_stride_1);
 }
 
 /* Memory counted in floats. */
@@ -197,8 +209,8 @@ headway_status headway_check_operands(const headway_engine *engine,
         add_params(&all, params, problem);
 
     for (const struct operand *o = all.list; o < all.list + all.count; o++)
-        HEADWAY_TRY(
-            (o->inner_stride_1 ? check_data : headway_check_memory)(engine, o->name, o->tensor));
+        HEADWAY_TRY((o->inner_stride_1 ? headway_check_data : headway_check_memory)(engine, o->name,
+                                                                                    o->tensor));
     HEADWAY_TRY(headway_check_distinct(engine, "out", out));
     HEADWAY_TRY(check_workspace(engine, workspace, bytes, needed));
     for (int o = 0; o < outputs; o++)

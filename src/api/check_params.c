@@ -85,8 +85,8 @@ static headway_status check_sequences(const headway_engine *engine,
     return check_starts(engine, "key_starts", p->key_starts, p->batch, keys, &p->keys);
 }
 
-static headway_status check_lengths(const headway_engine *engine, const char *name,
-                                    const int64_t *lengths, int64_t batch, int64_t most)
+headway_status headway_check_lengths(const headway_engine *engine, const char *name,
+                                     const int64_t *lengths, int64_t batch, int64_t most)
 {
     for (int64_t b = 0; lengths && b < batch; b++)
         if (lengths[b] < 0 || lengths[b] > most)
@@ -130,9 +130,10 @@ static headway_status check_places(const headway_engine *engine,
     p->offsets = params->row_offsets;
     HEADWAY_TRY(check_window(engine, "window_left", params->window_left, &p->window_left));
     HEADWAY_TRY(check_window(engine, "window_right", params->window_right, &p->window_right));
+    HEADWAY_TRY(headway_check_lengths(engine, "query_lengths", params->query_lengths, p->batch,
+                                      p->query_rows));
     HEADWAY_TRY(
-        check_lengths(engine, "query_lengths", params->query_lengths, p->batch, p->query_rows));
-    HEADWAY_TRY(check_lengths(engine, "key_lengths", params->key_lengths, p->batch, p->keys));
+        headway_check_lengths(engine, "key_lengths", params->key_lengths, p->batch, p->keys));
     p->query_lengths = params->query_lengths;
     p->key_lengths = params->key_lengths;
     return HEADWAY_OK;

@@ -35,16 +35,24 @@ struct headway_kv_cache {
     int64_t pages, free_pages;
     int32_t *tables;  /* (sequences, entries) */
     int64_t *lengths; /* (sequences) */
-    int64_t *first;   /* (sequences) the oldest token behind the pinned ones that is kept, or pinned */
+    int64_t
+        *first; /* (sequences) the oldest token behind the pinned ones that is kept, or pinned */
     int32_t *shares, *free; /* (pages) */
+    int32_t *leaving;       /* (pages) zero between calls */
     unsigned char *marks;   /* (sequences) zero between calls */
-    headway_tensor memory[HEADWAY_CACHE_TENSORS]; /* where the elements and scales are; data NULL: none */
-    size_t bytes;                                 /* of the allocation */
+    headway_tensor
+        memory[HEADWAY_CACHE_TENSORS]; /* where the elements and scales are; data NULL: none */
+    int64_t element_bytes;             /* of all of them */
+    size_t bytes;                      /* of the allocation */
 };
 
+/* Tokens of a rolling sequence, at most: sums of a few stay in int64_t. */
+#define HEADWAY_CACHE_LONGEST (INT64_C(1) << 61)
+
 /* Slots are in range: `name` is the argument that said them. Needs none of the below. */
-headway_status headway_cache_check_slots(const headway_engine *engine, const headway_kv_cache *cache,
-                                         const char *name, const int64_t *slots, int64_t batch);
+headway_status headway_cache_check_slots(const headway_engine *engine,
+                                         const headway_kv_cache *cache, const char *name,
+                                         const int64_t *slots, int64_t batch);
 
 /* Where sequence b's tokens would begin to be kept behind the pinned ones once grow's are appended. */
 int64_t headway_cache_first(const headway_kv_cache *cache, const struct headway_cached *grow,
@@ -57,6 +65,14 @@ headway_status headway_cache_prepare(const headway_engine *engine, const headway
                                      const char *name, const struct headway_cached *grow,
                                      int64_t batch);
 void headway_cache_begin(headway_kv_cache *cache, const struct headway_cached *grow, int64_t batch);
-void headway_cache_commit(headway_kv_cache *cache, const struct headway_cached *grow, int64_t batch);
+void headway_cache_commit(headway_kv_cache *cache, const struct headway_cached *grow,
+                          int64_t batch);
+
+/* Gives up the pages that no kept token lies in. */
+void headway_cache_give_back(headway_kv_cache *cache, int64_t slot);
+/* Empties a slot; with caller_pages its numbers are forgotten. */
+void headway_cache_empty(headway_kv_cache *cache, int64_t slot);
+/* Empties slot `to`, which then holds what `from` does. */
+void headway_cache_copy(headway_kv_cache *cache, int64_t from, int64_t to);
 
 #endif

@@ -9,13 +9,6 @@ int64_t headway_storage_bytes(enum headway_storage storage)
     return bytes[storage];
 }
 
-static int64_t entry_of(const struct headway_store *store, int64_t page)
-{
-    if (page < store->entries)
-        return page;
-    return store->fixed + (page - store->fixed) % (store->entries - store->fixed);
-}
-
 int headway_store_even(const struct headway_store *store, int64_t first, int64_t count)
 {
     return first / store->page_size == (first + count - 1) / store->page_size;
@@ -30,7 +23,7 @@ void headway_store_rows(const struct headway_store *store, const struct headway_
     int64_t page = first / store->page_size, at = first % store->page_size;
 
     for (int i = 0; i < count; page++, at = 0) {
-        const int32_t number = table[entry_of(store, page)];
+        const int32_t number = table[headway_store_entry(store, page)];
         const int64_t left = count - i,
                       run = store->page_size - at < left ? store->page_size - at : left;
         const char *row =
@@ -50,7 +43,7 @@ static char *place_of(const struct headway_store *store, const struct headway_po
 {
     const int64_t at = token % store->page_size;
     const int32_t number =
-        store->tables[slot * store->entries + entry_of(store, token / store->page_size)];
+        store->tables[slot * store->entries + headway_store_entry(store, token / store->page_size)];
     *scale = pool->storage == HEADWAY_STORED_I8
                  ? pool->scale + number * pool->scale_page + head * pool->scale_head +
                        at * pool->scale_token

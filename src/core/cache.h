@@ -17,7 +17,7 @@ struct headway_pool {
     ptrdiff_t scale_page, scale_head, scale_token;
 };
 
-/* Token t of slot s is slot t % page_size of page tables[s * entries + entry(t / page_size)]:
+/* Token t of slot s is place t % page_size of page tables[s * entries + entry(t / page_size)]:
  *   entry(n) = n < fixed ? n : fixed + (n - fixed) % (entries - fixed)
  * Contiguous sequences are one page each. */
 struct headway_store {
@@ -26,6 +26,13 @@ struct headway_store {
     const int32_t *tables;
     const int64_t *lengths; /* (slots) */
 };
+
+static inline int64_t headway_store_entry(const struct headway_store *store, int64_t page)
+{
+    if (page < store->entries)
+        return page;
+    return store->fixed + (page - store->fixed) % (store->entries - store->fixed);
+}
 
 /* Whether keys first .. first + count - 1 are rows of one pitch. */
 int headway_store_even(const struct headway_store *store, int64_t first, int64_t count);
