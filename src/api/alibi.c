@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "headway/headway.h"
+#include "system/float_mode.h"
 
 /* 2^(-8 m / 2^k), 1 <= m <= 2^k <= 2^63: a power of two by its exponent, and one square root after
  * the other for the bits of what is left of it. No other function of libm has the same bits
@@ -28,7 +29,9 @@ headway_status headway_alibi_slopes(int64_t heads, float *slopes)
     while (heads >> (k + 1))
         k++;
     const int64_t n = INT64_C(1) << k;
+    const struct headway_float_mode before = headway_float_enter();
     for (int64_t h = 0; h < heads; h++)
         slopes[h] = h < n ? slope_at(h + 1, k) : slope_at(2 * (h - n) + 1, k + 1);
+    headway_float_leave(before);
     return HEADWAY_OK;
 }

@@ -1,8 +1,8 @@
 /* headway_attention: checks, then the core on the caller's tensors. */
 #include <string.h>
 
+#include "api/call.h"
 #include "api/check.h"
-#include "system/parallel.h"
 
 static struct headway_view view_of(const headway_tensor *tensor)
 {
@@ -91,20 +91,18 @@ headway_status headway_attention_workspace(const headway_engine *engine,
     return HEADWAY_OK;
 }
 
-headway_status headway_attention(const headway_engine *engine,
-                                 const headway_attention_params *params,
-                                 const headway_tensor *query, const headway_tensor *key,
-                                 const headway_tensor *value, const headway_tensor *out,
-                                 void *workspace, size_t bytes)
+static headway_status attend(struct headway_call *call, const headway_attention_params *params,
+                             const headway_tensor *query, const headway_tensor *key,
+                             const headway_tensor *value, const headway_tensor *out,
+                             void *workspace, size_t bytes)
 {
+    const headway_engine *engine = call->engine;
+    const struct headway_machine machine = headway_call_machine(call);
     struct headway_batch batch;
     struct headway_problem p;
     struct headway_attend_plan plan;
     headway_tensor flat;
     size_t needed;
-    if (!engine)
-        return HEADWAY_ERROR_ARGUMENT;
-    const struct headway_machine machine = headway_engine_machine(engine);
     HEADWAY_TRY(problem_of(engine, params, query, key, value, &batch, &p));
     const struct headway_form form = {
         .name = "out",
@@ -119,8 +117,25 @@ headway_status headway_attention(const headway_engine *engine,
 
     p.out = view_of(&flat);
     struct headway_attend_run run = {&p, &plan, &machine, workspace};
+    headway_call_phase(call, "check");
     headway_attend(&run);
+    headway_call_phase(call, "attend");
+    headway_call_attention(call, &p, &plan);
+    headway_call_workspace(call, needed);
     return HEADWAY_OK;
+}
+
+headway_status headway_attention(const headway_engine *engine,
+                                 const headway_attention_params *params,
+                                 const headway_tensor *query, const headway_tensor *key,
+                                 const headway_tensor *value, const headway_tensor *out,
+                                 void *workspace, size_t bytes)
+{
+    struct headway_call call;
+    if (!engine)
+        return HEADWAY_ERROR_ARGUMENT;
+    headway_call_begin(&call, engine, "attention");
+    return headway_call_end(&call, attend(&call, params, query, key, value, out, workspace, bytes));
 }
 
 headway_status headway_attention_explain(const headway_engine *engine,

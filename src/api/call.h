@@ -22,6 +22,13 @@ headway_status headway_call_end(struct headway_call *call, headway_status status
 /* The engine's machine, for tasks of this call. */
 struct headway_machine headway_call_machine(const struct headway_call *call);
 
+/* How much of the workspace the call uses. */
+static inline void headway_call_workspace(struct headway_call *call, size_t bytes)
+{
+    if (call->traced)
+        call->trace.workspace = (int64_t)bytes;
+}
+
 /* What was done since begin or the last phase was `name`. */
 void headway_call_phase(struct headway_call *call, const char *name);
 
