@@ -85,6 +85,8 @@ extern int quick; /* a sample, for emulators and sanitizers */
 void check_layer_cases(const struct subject *s);
 /* Rotary embedding, norms and appended keys: what they must be equal to. */
 void check_layer_extras(const struct subject *s);
+/* Packed weights saved and mapped. */
+void check_layer_packed(const struct subject *s);
 /* The tables of rotary embedding, which know no row. */
 void check_tables(void);
 

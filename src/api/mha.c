@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/check.h"
+#include "api/kv_cache.h"
 #include "system/memory.h"
 #include "system/parallel.h"
 
@@ -15,6 +16,7 @@ struct forward {
     struct headway_batch batch;
     headway_tensor in[3];            /* query, key, value as (B, L, width) */
     struct headway_places places[2]; /* of query and key */
+    headway_kv_cache *grows;         /* the cache that the call appends to, or NULL */
     struct headway_problem problem;
     struct headway_attend_plan plan;
     int64_t at[3], heads, scratch; /* offsets, in floats */
@@ -49,12 +51,10 @@ static headway_status check_inputs(const headway_mha *layer, const headway_tenso
     return headway_check_form(engine, &f->batch, &form, *value, &f->in[VALUE]);
 }
 
-/* The caller's positions, or none: then tokens stand where the problem has them, rows at their
- * offset and keys at 0. */
+/* The caller's positions, or none. */
 static headway_status check_positions(const headway_mha *layer, const char *name,
                                       const headway_tensor *positions, int64_t rows,
-                                      const struct headway_problem *offset, struct forward *f,
-                                      struct headway_places *places)
+                                      struct forward *f, struct headway_places *places)
 {
     const struct headway_form form = {.name = name,
                                       .axes = "(B, L) or 1 (L)",
@@ -66,7 +66,6 @@ static headway_status check_positions(const headway_mha *layer, const char *name
                                       .no_batch = 1};
     headway_tensor flat;
     memset(places, 0, sizeof *places);
-    places->problem = offset;
     if (!positions)
         return HEADWAY_OK;
     HEADWAY_TRY(headway_check_form(layer->engine, &f->batch, &form, positions, &flat));
@@ -103,6 +102,29 @@ static struct headway_view more_of(const headway_mha *layer, int i, int64_t size
     return view;
 }
 
+/* Tokens without positions: rows stand at their offset and keys at 0 and on, what goes into a cache
+ * behind what the slot holds, the rows whose own tokens that are with it. */
+static headway_status check_all_positions(const headway_mha *layer,
+                                          const headway_attention_params *params, int self,
+                                          struct forward *f)
+{
+    const struct headway_problem *p = &f->problem;
+    const headway_tensor *rows = params ? params->query_positions : NULL;
+    const headway_tensor *keys = params && params->key_positions ? params->key_positions
+                                 : self                          ? rows
+                                                                 : NULL;
+    HEADWAY_TRY(check_positions(layer, "query_positions", rows, f->in[QUERY].shape[1], f,
+                                &f->places[QUERY]));
+    HEADWAY_TRY(
+        check_positions(layer, "key_positions", keys, f->in[KEY].shape[1], f, &f->places[KEY]));
+    f->places[QUERY].problem = p;
+    if (!p->cached.store)
+        return HEADWAY_OK;
+    f->places[KEY].cached = &p->cached;
+    f->places[QUERY].cached = self ? &p->cached : NULL;
+    return HEADWAY_OK;
+}
+
 /* Everything but the memory of a call. *key and *value become what they stand for. */
 static headway_status prepare(const headway_mha *layer, const headway_attention_params *params,
                               const headway_tensor *query, const headway_tensor **key,
@@ -110,6 +132,8 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
 {
     struct headway_problem *p = &f->problem;
     const int self = !*key;
+    const int call = HEADWAY_CALL_LAYER | (layer->rope.size > 0 ? HEADWAY_CALL_POSITIONS : 0) |
+                     (self ? HEADWAY_CALL_SELF : 0);
     HEADWAY_TRY(check_inputs(layer, query, key, value, f));
     f->machine = headway_engine_machine(layer->engine);
     memset(p, 0, sizeof *p);
@@ -124,15 +148,9 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     p->appended = layer->appended;
     p->appended_key = more_of(layer, KEY, layer->size);
     p->appended_value = more_of(layer, VALUE, layer->value_size);
-    HEADWAY_TRY(headway_check_params(layer->engine, params, &f->batch, layer->rope.size > 0, p));
-    const headway_tensor *rows = params ? params->query_positions : NULL;
-    const headway_tensor *keys = params && params->key_positions ? params->key_positions
-                                 : self                          ? rows
-                                                                 : NULL;
-    HEADWAY_TRY(check_positions(layer, "query_positions", rows, f->in[QUERY].shape[1], p, f,
-                                &f->places[QUERY]));
-    HEADWAY_TRY(check_positions(layer, "key_positions", keys, f->in[KEY].shape[1], NULL, f,
-                                &f->places[KEY]));
+    HEADWAY_TRY(headway_check_params(layer->engine, params, &f->batch, call, p));
+    f->grows = p->cached.store && f->in[KEY].shape[1] > 0 ? params->cache : NULL;
+    HEADWAY_TRY(check_all_positions(layer, params, self, f));
     return plan(layer, f);
 }
 
@@ -207,28 +225,38 @@ static headway_status check_places(const headway_mha *layer, const char *tokens,
     return HEADWAY_OK;
 }
 
-/* Projects query, key and value, and makes of them what the core attends. */
+/* Projects query, key and value, and makes of them what the core attends; with a cache keys and values
+ * go into it. The cache is begun when nothing can fail any more. */
 static headway_status project_in(const headway_mha *layer, struct forward *f, float *room)
 {
     struct headway_problem *p = &f->problem;
-    const int64_t *query_lengths = p->query_lengths, *key_lengths = p->key_lengths;
+    const struct headway_cached *cached = p->cached.store ? &p->cached : NULL;
+    const int64_t *key_lengths = cached ? cached->more_lengths : p->key_lengths;
+    const int64_t *key_starts = cached ? cached->more_starts : p->key_starts;
     struct headway_linear_job in[3] = {
         project(&layer->linear[QUERY], &f->in[QUERY], room + f->at[QUERY], &p->query),
         project(&layer->linear[KEY], &f->in[KEY], room + f->at[KEY], &p->key),
         project(&layer->linear[VALUE], &f->in[VALUE], room + f->at[VALUE], &p->value)};
-    choose(&in[QUERY], p, query_lengths, p->query_starts, &p->query);
-    choose(&in[KEY], p, key_lengths, p->key_starts, &p->key);
-    choose(&in[VALUE], p, key_lengths, p->key_starts, &p->value);
-    const struct headway_turn_job turns[2] = {
-        {&in[QUERY], layer->norm[QUERY], layer->norm_eps, &layer->rope, f->places[QUERY]},
-        {&in[KEY], layer->norm[KEY], layer->norm_eps, &layer->rope, f->places[KEY]}};
+    choose(&in[QUERY], p, p->query_lengths, p->query_starts, &p->query);
+    choose(&in[KEY], p, key_lengths, key_starts, &p->key);
+    choose(&in[VALUE], p, key_lengths, key_starts, &p->value);
+    struct headway_turn_job turns[3] = {
+        {&in[QUERY], layer->norm[QUERY], layer->norm_eps, &layer->rope, f->places[QUERY], NULL,
+         NULL},
+        {&in[KEY], layer->norm[KEY], layer->norm_eps, &layer->rope, f->places[KEY], cached,
+         cached ? &cached->store->key : NULL},
+        {.at = &in[VALUE], .cached = cached, .pool = cached ? &cached->store->value : NULL}};
     HEADWAY_TRY(check_places(layer, "query", "query_positions", &turns[QUERY]));
     HEADWAY_TRY(check_places(layer, "key", "key_positions", &turns[KEY]));
-
-    for (int i = QUERY; i <= KEY; i++)
-        in[i].turn = headway_turn_fits(&turns[i], f->machine.row) ? &turns[i] : NULL;
+    if (f->grows) {
+        HEADWAY_TRY(
+            headway_cache_prepare(layer->engine, f->grows, "cache_slots", cached, p->batch));
+        headway_cache_begin(f->grows, cached, p->batch);
+    }
+    for (int i = QUERY; i <= VALUE; i++)
+        in[i].turn = headway_turn_span(&turns[i], f->machine.row) ? &turns[i] : NULL;
     headway_linear_run(&f->machine, in, 3);
-    headway_turn_run(&f->machine, turns, 2);
+    headway_turn_run(&f->machine, turns, 3);
     return HEADWAY_OK;
 }
 
@@ -273,6 +301,8 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
                                       .rows = to.shape[1],
                                       .lengths = p->query_lengths};
     headway_linear_run(&f.machine, &last, 1);
+    if (f.grows)
+        headway_cache_commit(f.grows, &p->cached, p->batch);
     return HEADWAY_OK;
 }
 

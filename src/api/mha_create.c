@@ -315,8 +315,7 @@ headway_status headway_mha_plan(struct headway_mha *layer, int64_t at[PARTS + 1]
     return HEADWAY_OK;
 }
 
-void headway_mha_attach(struct headway_mha *layer, const int64_t at[PARTS + 1],
-                        const float *memory)
+void headway_mha_attach(struct headway_mha *layer, const int64_t at[PARTS + 1], const float *memory)
 {
     const struct headway_row *row = headway_engine_machine(layer->engine).row;
     for (int i = 0; i < PROJECTIONS; i++)
@@ -374,16 +373,17 @@ static headway_status make(struct headway_mha *made, const headway_mha_config *c
                            const headway_mha_weights *weights, const struct projection *p,
                            headway_mha **layer)
 {
+    const struct headway_memory *from = headway_engine_memory(made->engine);
     const int64_t head = headway_divide_up((int64_t)sizeof *made, 64) * 16;
     int64_t at[PARTS + 1], longest = 0;
     HEADWAY_TRY(headway_mha_plan(made, at));
     for (int i = 0; i < PROJECTIONS; i++)
         longest = p[i].inputs > longest ? p[i].inputs : longest;
-    float *memory = headway_memory_get((size_t)(head + at[PARTS]) * sizeof(float));
-    float *zeros = headway_memory_get((size_t)longest * sizeof(float));
+    float *memory = headway_allocate(from, (size_t)(head + at[PARTS]) * sizeof(float));
+    float *zeros = headway_allocate(from, (size_t)longest * sizeof(float));
     if (!memory || !zeros) {
-        headway_memory_free(memory);
-        headway_memory_free(zeros);
+        headway_release(from, memory);
+        headway_release(from, zeros);
         return headway_fail(made->engine, HEADWAY_ERROR_MEMORY,
                             "layer: no memory for %lld bytes of packed weights and tables",
                             (long long)(head + at[PARTS]) * 4);
@@ -391,7 +391,7 @@ static headway_status make(struct headway_mha *made, const headway_mha_config *c
     memset(zeros, 0, (size_t)longest * sizeof(float));
     headway_mha_attach(made, at, memory + head);
     fill(made, config, weights, p, at, memory + head, zeros);
-    headway_memory_free(zeros);
+    headway_release(from, zeros);
     *layer = (headway_mha *)(void *)memory;
     memcpy(*layer, made, sizeof *made);
     return HEADWAY_OK;
@@ -425,5 +425,6 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
 
 void headway_mha_destroy(headway_mha *layer)
 {
-    headway_memory_free(layer);
+    if (layer)
+        headway_release(headway_engine_memory(layer->engine), layer);
 }

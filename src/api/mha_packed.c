@@ -5,7 +5,6 @@
 
 #include "api/check.h"
 #include "api/mha.h"
-#include "system/memory.h"
 
 #define VERSION 1
 #define ORDER 0x01020304u /* read with another byte order it is another number */
@@ -190,10 +189,12 @@ static int sizes_hold(const struct header *h)
     for (int i = 0; i < PROJECTIONS; i++)
         ok = ok && is_flag(h->has_bias[i]);
     ok = ok && is_flag(h->normed[QUERY]) && is_flag(h->normed[KEY]) && h->nothing[0] == 0 &&
-         h->nothing[1] == 0 && h->nothing[2] == 0 && h->appended >= 0 && h->appended <= 2 && isfinite(h->norm_eps) && h->norm_eps > 0.0;
+         h->nothing[1] == 0 && h->nothing[2] == 0 && h->appended >= 0 && h->appended <= 2 &&
+         isfinite(h->norm_eps) && h->norm_eps > 0.0;
     if (h->rope_style == HEADWAY_ROPE_NONE)
         return ok && h->rope_size == 0 && h->rope_positions == 0;
-    return ok && (h->rope_style == HEADWAY_ROPE_HALF || h->rope_style == HEADWAY_ROPE_INTERLEAVED) &&
+    return ok &&
+           (h->rope_style == HEADWAY_ROPE_HALF || h->rope_style == HEADWAY_ROPE_INTERLEAVED) &&
            h->rope_scaling >= HEADWAY_ROPE_PLAIN && h->rope_scaling <= HEADWAY_ROPE_LONGROPE &&
            h->rope_size >= 2 && h->rope_size <= h->size && h->rope_size % 2 == 0 &&
            h->rope_positions >= 1 && h->rope_positions <= HEADWAY_ROPE_MOST;
@@ -241,10 +242,11 @@ headway_status headway_mha_map_packed(const headway_engine *engine, const void *
                             "memory: a packed layer that is damaged: its sizes or its sum don't "
                             "hold");
     headway_mha_attach(&mapped, at, (const float *)memory + sizeof h / sizeof(float));
-    *layer = headway_memory_get(sizeof mapped);
-    if (!*layer)
+    headway_mha *made = headway_allocate(headway_engine_memory(engine), sizeof mapped);
+    if (!made)
         return headway_fail(engine, HEADWAY_ERROR_MEMORY, "layer: no memory for its %zu bytes",
                             sizeof mapped);
-    memcpy(*layer, &mapped, sizeof mapped);
+    memcpy(made, &mapped, sizeof mapped);
+    *layer = made;
     return HEADWAY_OK;
 }

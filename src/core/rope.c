@@ -284,8 +284,8 @@ static void put_tokens(const struct headway_turn_job *job, const struct headway_
 }
 
 /* Tokens first .. first + count - 1 of batch b, all live, in heads from .. until - 1, one by one. */
-static void turn_tokens(const struct headway_turn_job *job, const struct headway_row *row, int64_t b,
-                        int64_t first, int64_t count, int64_t from, int64_t until)
+static void turn_tokens(const struct headway_turn_job *job, const struct headway_row *row,
+                        int64_t b, int64_t first, int64_t count, int64_t from, int64_t until)
 {
     const struct headway_linear_job *at = job->at;
     const struct headway_rope *rope = job->rope;
