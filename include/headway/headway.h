@@ -97,13 +97,16 @@ typedef struct headway_engine headway_engine;
 typedef void headway_log_fn(void *context, const char *line);
 
 /* The caller's threads: must call body(task, index) once for every index of 0 .. count - 1, on any
- * threads, at once or one after the other, and return when all are done. May be called from several
- * threads at once. */
+ * threads, at once or one after the other, and return when all are done and what they wrote is seen.
+ * count is at most the engine's threads; no index waits for another, so that a busy pool may always
+ * run them itself, one by one. May be called from several threads at once, and from threads of the
+ * pool where the pool's own tasks call the library: never from within body. Runs under the
+ * floating-point modes of the call's thread. */
 typedef void headway_parallel_for_fn(void *context, int count, void (*body)(void *task, int index),
                                      void *task);
 
-/* The caller's memory, for create functions: `bytes` bytes aligned to 16, or NULL, and their return.
- * May be called from several threads at once. */
+/* The caller's memory, for create functions: `bytes` bytes aligned to 16, or NULL, and their return
+ * with the same size. May be called from several threads at once. */
 typedef void *headway_allocate_fn(void *context, size_t bytes);
 typedef void headway_release_fn(void *context, void *memory, size_t bytes);
 
@@ -112,23 +115,29 @@ typedef void headway_release_fn(void *context, void *memory, size_t bytes);
 /* What a call did. */
 typedef struct headway_trace {
     size_t size;
-    const char *call;       /* "attention", "mha", "append" */
-    const char *isa;        /* the row */
-    const char *path;       /* how the keys were gone through, in a word or two: "tiles", "few rows" */
-    int threads;            /* that could have work */
-    int64_t tasks;          /* of attention */
-    double flops;           /* of the pairs that are allowed, and of the projections */
-    int64_t bytes;          /* keys, values, queries, outputs and weights, once each */
-    int64_t workspace;      /* bytes */
-    int64_t nanoseconds;    /* of the whole call; steady clock */
-    int phases;             /* of it, in order */
+    const char *call;    /* "attention", "mha", "append" */
+    const char *isa;     /* the row */
+    const char *path;    /* of attention: "few rows", keys taken as they lie, or "tiles"; else "" */
+    int threads;         /* that could have work; the caller's threads may be fewer at a time */
+    int64_t tasks;       /* of attention */
+    /* Of attention 2 (D + Dv) for each head's pair that lengths, causality, window and interval allow,
+     * whatever a mask says; of projections 2 for each token and weight. */
+    double flops;
+    /* Queries, keys, values and outputs of attention, tokens and weights in and tokens out of
+     * projections, once each as if nothing else shared them; appended: read and stored. */
+    int64_t bytes;
+    int64_t workspace;   /* bytes that the call needs */
+    int64_t nanoseconds; /* of the whole call; steady clock */
+    int phases;          /* of it, in order; they add up to it */
     struct {
-        const char *name; /* "check", "project", "attend", "out" */
+        const char *name; /* "check", "project", "attend", "out", "append" */
         int64_t nanoseconds;
     } phase[HEADWAY_TRACE_PHASES];
 } headway_trace;
 
-/* Called at the end of every call that computes and succeeds, on the calling thread. */
+/* Called at the end of every headway_attention(), headway_mha_forward() and headway_kv_cache_append()
+ * that succeeds, on the calling thread, under its own floating-point modes. The trace and its texts
+ * last until it returns. */
 typedef void headway_trace_fn(void *context, const headway_trace *trace);
 
 typedef struct headway_engine_config {
@@ -137,9 +146,11 @@ typedef struct headway_engine_config {
      * variable HEADWAY_ISA if it is set and not empty, else the best that runs here. */
     const char *isa;
     /* Threads a call may use, the caller's included; 0: what affinity, the cgroup's quota and
-     * OpenMP's own settings allow. Always 1 in a process that was forked and has not called exec:
-     * OpenMP's threads do not survive a fork. With parallel_for, `count` is at most this, and 0 means
-     * what affinity and the cgroup's quota allow. */
+     * OpenMP's own settings allow. OpenMP's settings are left as they are; calls from inside its
+     * parallel regions run on the calling thread alone. Always 1 in a process that was forked and has
+     * not called exec: OpenMP's threads do not survive a fork. With parallel_for, `count` is at most
+     * this, and 0 means what affinity and the cgroup's quota allow; forks and regions are then the
+     * caller's business. */
     int threads;
     headway_log_fn *log; /* may be NULL */
     void *log_context;
