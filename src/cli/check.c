@@ -96,7 +96,7 @@ static int check_path(const struct problem *p, const struct answer *answer,
     if (array_make(&other, ARRAY_F32, p->result.rank, p->result.shape, error))
         return -1;
     headway_tensor out = problem_out(p, other.data);
-    struct headway_onednn *prepared = onednn_open(p, path, &out, note, ERROR_SIZE);
+    struct headway_onednn *prepared = onednn_open(p, answer, path, &out, note, ERROR_SIZE);
     int failed = 0;
     if (prepared) {
         *ran += 1;
@@ -118,6 +118,14 @@ static int check_onednn(const struct problem *p, const struct answer *answer, in
 {
     char notes[2][ERROR_SIZE] = {"", ""};
     int ran = 0;
+    if (p->is_layer && answer->stored[0].data) {
+        snprintf(
+            error, ERROR_SIZE,
+            "--against onednn: given for a layer with --cache-dtype %.100s, whose rounded keys "
+            "and values oneDNN would not see, f32 expected",
+            p->options->cache_dtype);
+        return -1;
+    }
     for (int path = 0; path < 2; path++)
         if (check_path(p, answer, (enum headway_onednn_path)path, notes[path], &ran, differs,
                        error))
@@ -134,12 +142,12 @@ static int check_onednn(const struct problem *p, const struct answer *answer, in
     return 0;
 }
 
-int check_problem(const struct problem *p, int *differs, char *error)
+int check_problem(const struct problem *p, const headway_kv_cache *cache, int *differs, char *error)
 {
     const char *against = p->options->against ? p->options->against : "reference";
     struct answer answer;
     struct comparison c;
-    if (answer_make(p, &answer, error))
+    if (answer_make(p, cache, &answer, error))
         return -1;
     int failed;
     if (strcmp(against, "onednn") == 0)

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 
 #include "cli/compare.h"
+#include "cli/cache.h"
 
 #include "oracle/reference.h"
 
@@ -20,11 +21,39 @@ static double *doubles(const struct array *array)
     return calloc(count ? (size_t)count : 1, sizeof(double));
 }
 
-int answer_make(const struct problem *p, struct answer *answer, char *error)
+/* What the cache holds, laid out as key and value are. */
+static int take_stored(const struct problem *p, const headway_kv_cache *cache,
+                       struct answer *answer, char *error)
 {
-    *answer = (struct answer){doubles(&p->result), doubles(&p->result), doubles(&p->lse),
-                              doubles(&p->lse),    doubles(&p->probs),  doubles(&p->probs),
-                              doubles(&p->mean),   doubles(&p->mean)};
+    headway_tensor *const tensors[] = {&answer->key, &answer->value};
+    int64_t shape[4] = {p->batch, p->key_length, p->kv_heads, p->head_size};
+    for (int i = 0; i < 2; i++) {
+        shape[3] = i ? p->value_head_size : p->head_size;
+        if (array_make(&answer->stored[i], ARRAY_F32, 4, shape, error))
+            return -1;
+        *tensors[i] = headway_tensor_dense(answer->stored[i].data, HEADWAY_F32, 4, shape);
+    }
+    for (int64_t b = 0; b < p->sequences; b++) {
+        struct sequence s = problem_sequence(p, b);
+        headway_tensor parts[2];
+        for (int i = 0; i < 2; i++) {
+            const int64_t *extents = tensors[i]->shape;
+            int64_t batch = p->params.query_starts ? 0 : b, token = extents[2] * extents[3];
+            parts[i] = headway_tensor_dense(
+                (float *)tensors[i]->data + (batch * extents[1] + s.key_start) * token, HEADWAY_F32,
+                3, (int64_t[]){s.keys, extents[2], extents[3]});
+        }
+        headway_status status = headway_stored_values(cache, b, 0, &parts[0], &parts[1]);
+        if (status != HEADWAY_OK) {
+            snprintf(error, ERROR_SIZE, "the cache can't be read: %s", headway_status_text(status));
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static struct headway_reference_out results_of(const struct problem *p, const struct answer *answer)
+{
     struct headway_reference_out results = {
         answer->out, answer->out_bound, NULL, NULL, NULL, NULL, NULL, NULL};
     if (p->lse.data) {
@@ -39,16 +68,46 @@ int answer_make(const struct problem *p, struct answer *answer, char *error)
         results.mean = answer->mean;
         results.mean_bound = answer->mean_bound;
     }
+    return results;
+}
+
+static int compute_answer(const struct problem *p, const struct answer *answer, int stored)
+{
+    const struct headway_reference_out results = results_of(p, answer);
+    const headway_tensor *key = p->is_layer ? p->key_given : &p->key;
+    const headway_tensor *value = p->is_layer ? p->value_given : &p->value;
+    if (stored) {
+        key = &answer->key;
+        value = &answer->value;
+    }
+    if (!p->is_layer)
+        return headway_reference_attention(&p->params, &p->query, key, value, &results);
+    return headway_reference_mha(&p->layer.config, &p->layer.weights, &p->params, &p->query, key,
+                                 value, &results);
+}
+
+int answer_make(const struct problem *p, const headway_kv_cache *cache, struct answer *answer,
+                char *error)
+{
+    *answer = (struct answer){.out = doubles(&p->result),
+                              .out_bound = doubles(&p->result),
+                              .lse = doubles(&p->lse),
+                              .lse_bound = doubles(&p->lse),
+                              .probs = doubles(&p->probs),
+                              .probs_bound = doubles(&p->probs),
+                              .mean = doubles(&p->mean),
+                              .mean_bound = doubles(&p->mean)};
     int shows = isatty(STDERR_FILENO) && problem_flops(p) > LONG_REFERENCE;
+    int stored = cache && cache_rounds(p->options);
     int failed = !answer->out || !answer->out_bound || !answer->lse || !answer->lse_bound ||
                  !answer->probs || !answer->probs_bound || !answer->mean || !answer->mean_bound;
+    if (stored && !failed && take_stored(p, cache, answer, error)) {
+        answer_free(answer);
+        return -1;
+    }
     if (shows)
         fprintf(stderr, "computing in double precision ...");
-    if (!failed && p->is_layer)
-        failed = headway_reference_mha(&p->layer.config, &p->layer.weights, &p->params, &p->query,
-                                       p->key_given, p->value_given, &results);
-    else if (!failed)
-        failed = headway_reference_attention(&p->params, &p->query, &p->key, &p->value, &results);
+    failed = failed || compute_answer(p, answer, stored);
     if (shows)
         fprintf(stderr, "\r\033[K");
     if (failed) {
@@ -65,6 +124,8 @@ void answer_free(struct answer *answer)
                               answer->probs, answer->probs_bound, answer->mean, answer->mean_bound};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
+    for (int i = 0; i < 2; i++)
+        array_free(&answer->stored[i]);
     memset(answer, 0, sizeof *answer);
 }
 
@@ -195,10 +256,12 @@ int compare_out(const struct problem *p, const struct answer *answer, enum sourc
     return failed ? -1 : 0;
 }
 
-struct headway_onednn *onednn_open(const struct problem *p, enum headway_onednn_path path,
-                                   const headway_tensor *out, char *note, size_t size)
+struct headway_onednn *onednn_open(const struct problem *p, const struct answer *answer,
+                                   enum headway_onednn_path path, const headway_tensor *out,
+                                   char *note, size_t size)
 {
     headway_attention_params params = p->params;
+    int stored = answer->stored[0].data != NULL;
     params.lse = NULL;
     params.weights = NULL;
     /* Rows beyond a query length may hold anything, as nobody compares them; bottom-right causality
@@ -208,5 +271,6 @@ struct headway_onednn *onednn_open(const struct problem *p, enum headway_onednn_
     if (p->is_layer)
         return headway_onednn_mha(path, &p->layer.config, &p->layer.weights, &params, &p->query,
                                   p->key_given, p->value_given, out, note, size);
-    return headway_onednn_attention(path, &params, &p->query, &p->key, &p->value, out, note, size);
+    return headway_onednn_attention(path, &params, &p->query, stored ? &answer->key : &p->key,
+                                    stored ? &answer->value : &p->value, out, note, size);
 }

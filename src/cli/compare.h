@@ -5,13 +5,17 @@
 #include "cli/problem.h"
 #include "oracle/onednn.h"
 
-/* The double reference of a problem and its bounds, dense in the API's order. */
+/* The double reference of a problem and its bounds, dense in the API's order; where a cache rounds,
+ * of the values it holds, in `stored`. */
 struct answer {
+    struct array stored[2];
+    headway_tensor key, value; /* of attend */
     double *out, *out_bound;
     double *lse, *lse_bound, *probs, *probs_bound, *mean, *mean_bound; /* of what is asked for */
 };
 
-int answer_make(const struct problem *problem, struct answer *answer, char *error);
+int answer_make(const struct problem *problem, const headway_kv_cache *cache, struct answer *answer,
+                char *error);
 void answer_free(struct answer *answer);
 
 /* What a comparison found. `at` and `worst_at` are offsets into the file's array. */
@@ -34,10 +38,13 @@ int compare_out(const struct problem *problem, const struct answer *answer, enum
                 const struct array *expected, struct comparison *c, char *error);
 
 /* Binds a oneDNN path to the problem and `out`, whose rows beyond a query length mean nothing. */
-struct headway_onednn *onednn_open(const struct problem *problem, enum headway_onednn_path path,
-                                   const headway_tensor *out, char *note, size_t size);
+struct headway_onednn *onednn_open(const struct problem *problem, const struct answer *answer,
+                                   enum headway_onednn_path path, const headway_tensor *out,
+                                   char *note, size_t size);
 
-/* The whole of check. *differs is set when something is outside its bound. */
-int check_problem(const struct problem *problem, int *differs, char *error);
+/* The whole of check, on what the run left in its cache, if any. *differs is set when something is
+ * outside its bound. */
+int check_problem(const struct problem *problem, const headway_kv_cache *cache, int *differs,
+                  char *error);
 
 #endif

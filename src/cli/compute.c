@@ -75,6 +75,10 @@ int compute_open(struct computation *c, const struct problem *p, char *error)
         if (reserve(c, &params, error))
             return -1;
     }
+    if (options_cached(p->options)) {
+        int opened = steps_open(&c->steps, p, c->engine, c->layer, error);
+        return opened > 0 ? failed(c, HEADWAY_ERROR_ARGUMENT, error) : opened;
+    }
     size_t rounded = (c->bytes / HEADWAY_WORKSPACE_ALIGNMENT + 1) * HEADWAY_WORKSPACE_ALIGNMENT;
     c->workspace = aligned_alloc(HEADWAY_WORKSPACE_ALIGNMENT, rounded);
     if (!c->workspace) {
@@ -86,6 +90,7 @@ int compute_open(struct computation *c, const struct problem *p, char *error)
 
 void compute_close(struct computation *c)
 {
+    steps_close(&c->steps);
     headway_mha_destroy(c->layer);
     headway_engine_destroy(c->engine);
     free(c->workspace);
@@ -104,9 +109,11 @@ static int run(const struct computation *c, const headway_attention_params *para
     return failed(c, status, error);
 }
 
-int compute_run(const struct computation *c, char *error)
+int compute_run(struct computation *c, char *error)
 {
     const struct problem *p = c->problem;
+    if (c->steps.cache)
+        return failed(c, steps_run(&c->steps, 0), error);
     if (run(c, &p->params, error))
         return -1;
     if (!p->probs.data || !p->mean.data)
@@ -117,9 +124,11 @@ int compute_run(const struct computation *c, char *error)
     return run(c, &params, error);
 }
 
-int compute_explain(const struct computation *c, char *error)
+int compute_explain(struct computation *c, char *error)
 {
     const struct problem *p = c->problem;
+    if (c->steps.cache)
+        return failed(c, steps_run(&c->steps, 1), error);
     char text[8192];
     headway_status status;
     if (p->is_layer)
@@ -173,7 +182,7 @@ double time_median(int64_t runs, int (*body)(void *context), void *context)
 }
 
 struct repeated {
-    const struct computation *computation;
+    struct computation *computation;
     char *error;
 };
 
@@ -183,7 +192,7 @@ static int run_once(void *context)
     return compute_run(r->computation, r->error);
 }
 
-int compute_repeat(const struct computation *c, int64_t runs, char *error)
+int compute_repeat(struct computation *c, int64_t runs, char *error)
 {
     const struct headway_row *row = headway_engine_machine(c->engine).row;
     int threads = headway_engine_threads(c->engine);

@@ -2,12 +2,13 @@
 #ifndef HEADWAY_COMPUTE_H
 #define HEADWAY_COMPUTE_H
 
-#include "cli/problem.h"
+#include "cli/cache.h"
 
 struct computation {
     const struct problem *problem;
     headway_engine *engine;
     headway_mha *layer;
+    struct steps steps; /* with a cache, else empty */
     void *workspace;
     size_t bytes;
     char line[ERROR_SIZE];
@@ -22,15 +23,15 @@ int compute_open(struct computation *computation, const struct problem *problem,
 void compute_close(struct computation *computation);
 
 /* One run into the problem's results. */
-int compute_run(const struct computation *computation, char *error);
+int compute_run(struct computation *computation, char *error);
 
-/* Prints the plan to stdout. */
-int compute_explain(const struct computation *computation, char *error);
+/* Prints the plan to stdout; with a cache, which grows on the way, the plans. */
+int compute_explain(struct computation *computation, char *error);
 
 /* Warms up, runs `runs` times and prints the median time, GFLOP/s and the share of the FMA peak
  * that the same number of threads reach just before: a line, or a table where a terminal shows it.
  */
-int compute_repeat(const struct computation *computation, int64_t runs, char *error);
+int compute_repeat(struct computation *computation, int64_t runs, char *error);
 
 /* Median seconds of `runs` runs of body, after one that doesn't count; negative when body failed.
  */

@@ -24,11 +24,11 @@ static int flushed(char *error)
     return -1;
 }
 
-static int compute(const struct computation *c, int *differs, char *error)
+static int compute(struct computation *c, int *differs, char *error)
 {
     const struct options *o = c->problem->options;
     if ((o->explain && compute_explain(c, error)) || compute_run(c, error) ||
-        (o->verb == VERB_CHECK && check_problem(c->problem, differs, error)) ||
+        (o->verb == VERB_CHECK && check_problem(c->problem, c->steps.cache, differs, error)) ||
         (o->repeat && compute_repeat(c, o->repeat, error)))
         return -1;
     return flushed(error) || problem_write(c->problem, error) ? -1 : 0;

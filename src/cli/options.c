@@ -1,6 +1,7 @@
 #include "cli/options.h"
 
 #include "cli/array.h"
+#include "cli/cache.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -17,8 +18,7 @@ enum kind {
     KIND_NUMBER,   /* struct option_number, finite as a float */
     KIND_LIMIT,    /* the same, > 0 or 0 itself */
     KIND_POSITIVE, /* the same, > 0 */
-    KIND_FLAG,     /* int, takes no value */
-    KIND_LATER     /* named in the interfaces, refused in this version */
+    KIND_FLAG      /* int, takes no value */
 };
 
 struct option_row {
@@ -26,7 +26,7 @@ struct option_row {
     enum kind kind;
     size_t field;
     int verbs;
-    const char *help; /* NULL: not shown */
+    const char *help;
 };
 
 #define FIELD(name) offsetof(struct options, name)
@@ -103,6 +103,16 @@ static const struct option_row rows[] = {
      "of the layer's q_norm, k_norm; default config.json's, else 1e-6"},
     {"dtype", "TYPE", KIND_TEXT, FIELD(dtype), BOTH,
      "what is computed with: f32 only in this version, whatever the files' type"},
+    {"cache", "KIND", KIND_TEXT, FIELD(cache), BOTH,
+     "keys and values go through a cache: contiguous, or paged:SIZE tokens a page"},
+    {"cache-capacity", "N", KIND_COUNT, FIELD(cache_capacity), BOTH,
+     "tokens of a sequence, at most; default: as many as it has"},
+    {"cache-dtype", "T|K,V", KIND_TEXT, FIELD(cache_dtype), BOTH,
+     "stored as f32 (default), bf16, f16 or int8; of keys and of values"},
+    {"append", "N", KIND_COUNT, FIELD(append), BOTH,
+     "at most N tokens at a time into the cache; default: all"},
+    {"decode", "N", KIND_COUNT, FIELD(decode), BOTH,
+     "the last N rows one at a time, after the rest, through the cache"},
     {"isa", "NAME", KIND_TEXT, FIELD(isa), BOTH | VERB_INFO,
      "instruction set; default: HEADWAY_ISA, else the best here"},
     {"threads", "N", KIND_NATURAL, FIELD(threads), BOTH | VERB_INFO,
@@ -111,12 +121,6 @@ static const struct option_row rows[] = {
     {"repeat", "N", KIND_COUNT, FIELD(repeat), BOTH,
      "time N runs: median, GFLOP/s, share of the FMA peak"},
     {"help", NULL, KIND_FLAG, FIELD(help), BOTH | VERB_INFO, "this text"},
-
-    {"cache", "KIND", KIND_LATER, 0, BOTH, NULL},
-    {"cache-capacity", "N", KIND_LATER, 0, BOTH, NULL},
-    {"cache-dtype", "T", KIND_LATER, 0, BOTH, NULL},
-    {"append", "N", KIND_LATER, 0, BOTH, NULL},
-    {"decode", "N", KIND_LATER, 0, BOTH, NULL},
 };
 #define ROWS ((int)(sizeof rows / sizeof *rows))
 
@@ -212,9 +216,6 @@ static int store(const struct option_row *row, const char *text, struct options 
     case KIND_FLAG:
         *(int *)field = 1;
         break;
-    case KIND_LATER:
-        snprintf(error, ERROR_SIZE, "--%s: not in this version", row->name);
-        return -1;
     }
     if (expected) {
         snprintf(error, ERROR_SIZE, "--%s: \"%.100s\" given, %s expected", row->name, text,
@@ -236,6 +237,7 @@ static int one_of(const char *name, const char *given, const char *first, const 
 
 static int check_values(const struct options *o, char *error)
 {
+    headway_kv_cache_config cache;
     if (o->dtype && (strcmp(o->dtype, "f16") == 0 || strcmp(o->dtype, "bf16") == 0)) {
         snprintf(error, ERROR_SIZE, "--dtype %s: not in this version, which computes with f32",
                  o->dtype);
@@ -244,7 +246,8 @@ static int check_values(const struct options *o, char *error)
     return one_of("layout", o->layout, "blhd", "bhld", error) ||
                    one_of("rope-style", o->rope_style, "half", "interleaved", error) ||
                    one_of("qkv-rows", o->qkv_rows, "per-head", "per-kind", error) ||
-                   one_of("dtype", o->dtype, "f32", NULL, error)
+                   one_of("dtype", o->dtype, "f32", NULL, error) ||
+                   (options_cached(o) && cache_parse(o, &cache, error))
                ? -1
                : 0;
 }
@@ -423,6 +426,11 @@ int options_parse(int argc, char **argv, struct options *options, char *error)
                : 0;
 }
 
+int options_cached(const struct options *o)
+{
+    return o->cache || o->cache_dtype || o->cache_capacity || o->append || o->decode;
+}
+
 int options_is_layer(const struct options *options)
 {
     return options->verb == VERB_RUN || (options->verb == VERB_CHECK && options->weights);
@@ -461,29 +469,14 @@ void help_verb(enum verb verb)
            : verb == VERB_CHECK  ? usage_check
                                  : usage_info);
     for (int i = 0; i < ROWS; i++)
-        if (rows[i].help && (rows[i].verbs & verb)) {
+        if (rows[i].verbs & verb) {
             char left[40];
             snprintf(left, sizeof left, "--%s %s", rows[i].name,
                      rows[i].value ? rows[i].value : "");
             printf("  %-22s %s\n", left, rows[i].help);
         }
-    if (verb == VERB_INFO)
-        return;
-    if (verb != VERB_ATTEND)
+    if (verb == VERB_RUN || verb == VERB_CHECK)
         printf("\nRotary tables reach to the run's largest position, which kinds of scaling that "
                "depend on\nthe length (dynamic, longrope) take for it. Flags win over "
                "config.json.\n");
-    printf("\nKnown, but not in this version:\n ");
-    int column = 1;
-    for (int i = 0; i < ROWS; i++)
-        if (!rows[i].help) {
-            int width = (int)strlen(rows[i].name) + 3;
-            if (column + width > 90) {
-                printf("\n ");
-                column = 1;
-            }
-            printf(" --%s", rows[i].name);
-            column += width;
-        }
-    printf("\n");
 }

@@ -29,6 +29,8 @@ struct options {
     const char *rope_style, *rope_table, *positions;
     int64_t rope_size;
     int add_zero_attn;
+    const char *cache, *cache_dtype;
+    int64_t cache_capacity, append, decode;
 
     const char *isa;
     int64_t threads, repeat;
@@ -42,6 +44,9 @@ int options_parse(int argc, char **argv, struct options *options, char *error);
 
 /* run and attend are one pipeline; check is the one or the other by --weights. */
 int options_is_layer(const struct options *options);
+
+/* Whether a cache was asked for; an option of one asks for a contiguous one. */
+int options_cached(const struct options *options);
 
 void help_command(void);        /* headway --help */
 void help_verb(enum verb verb); /* headway VERB --help */

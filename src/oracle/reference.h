@@ -20,8 +20,10 @@ struct headway_reference_out {
     double *mean_bound;  /* same shape */
 };
 
-/* Arguments as headway_attention() and headway_mha_forward() take them and have checked them.
- * Returns 0, or -1 when memory ran out. */
+/* Arguments as headway_attention() and headway_mha_forward() take them and have checked them, but for
+ * caches, of which nothing is known here: key and value are then what headway_stored_values() says.
+ * The layer's may be as a cache holds them, (B, Lk, Hkv, D) and (B, Lk, Hkv, Dv), both, F32: projected
+ * and turned already, and exact. Returns 0, or -1 when memory ran out. */
 int headway_reference_attention(const headway_attention_params *params, const headway_tensor *query,
                                 const headway_tensor *key, const headway_tensor *value,
                                 const struct headway_reference_out *results);
@@ -29,5 +31,10 @@ int headway_reference_mha(const headway_mha_config *config, const headway_mha_we
                           const headway_attention_params *params, const headway_tensor *query,
                           const headway_tensor *key, const headway_tensor *value,
                           const struct headway_reference_out *results);
+
+/* The values of a cache's sequence into key (L, Hkv, D) and value (L, Hkv, Dv), F32, as far as both
+ * reach; what a rolling cache of so many pinned tokens has lost stays as it is. */
+headway_status headway_stored_values(const headway_kv_cache *cache, int64_t slot, int64_t pinned,
+                                     const headway_tensor *key, const headway_tensor *value);
 
 #endif

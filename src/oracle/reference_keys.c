@@ -104,9 +104,9 @@ int reference_allows(const struct problem *p, int64_t b, int64_t i, int64_t j)
         return 0;
     if (a->causal != HEADWAY_CAUSAL_NONE && j - i > offset)
         return 0;
-    if (a->window_left >= 0 && add(j - i, a->window_left) < offset)
+    if (j >= a->window_first && a->window_left >= 0 && add(j - i, a->window_left) < offset)
         return 0;
-    if (a->window_right >= 0 && j - i > add(offset, a->window_right))
+    if (j >= a->window_first && a->window_right >= 0 && j - i > add(offset, a->window_right))
         return 0;
     if (a->interval) {
         const headway_tensor *t = a->interval;

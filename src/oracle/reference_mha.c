@@ -132,6 +132,25 @@ static int project_operand(struct operand *to, const struct matrix *m, const hea
     return status;
 }
 
+/* What a cache holds in the place of projected tokens; bias as above. */
+static int take_operand(struct operand *to, const headway_tensor *x, int64_t batch,
+                        const headway_tensor *bias)
+{
+    int64_t length = x->shape[x->rank - 3], token = to->heads * to->size;
+    double *from = reference_gather(x);
+    to->data = reference_doubles(batch, to->length, token, 1);
+    to->error = reference_doubles(batch, to->length, token, 1);
+    int status = from && to->data && to->error ? 0 : -1;
+    for (int64_t b = 0; status == 0 && b < batch; b++) {
+        memcpy(to->data + b * to->length * token, from + b * length * token,
+               (size_t)(length * token) * sizeof *from);
+        if (length < to->length)
+            fill_appended(to, b * to->length + length, bias);
+    }
+    free(from);
+    return status;
+}
+
 void reference_size_heads(struct problem *p, const headway_mha_config *config,
                           const headway_mha_weights *weights)
 {
@@ -215,7 +234,8 @@ int headway_reference_mha(const headway_mha_config *config, const headway_mha_we
     for (int axis = 0; axis < query->rank - 2; axis++)
         p.batch *= p.batch_shape[axis] = query->shape[axis];
     p.query_length = query->shape[query->rank - 2];
-    p.key_length = key->shape[key->rank - 2];
+    p.stored = key->rank > query->rank;
+    p.key_length = key->shape[key->rank - 2 - p.stored];
     p.appended = (weights->bias_k != NULL) + (config->add_zero_attn != 0);
     reference_size_heads(&p, config, weights);
     reference_finish(&p);
@@ -226,9 +246,11 @@ int headway_reference_mha(const headway_mha_config *config, const headway_mha_we
     if (status == 0)
         status |= project_operand(&p.query, &m[0], query, p.batch, NULL);
     if (status == 0)
-        status |= project_operand(&p.key, &m[1], key, p.batch, weights->bias_k);
+        status |= p.stored ? take_operand(&p.key, key, p.batch, weights->bias_k)
+                           : project_operand(&p.key, &m[1], key, p.batch, weights->bias_k);
     if (status == 0)
-        status |= project_operand(&p.value, &m[2], value, p.batch, weights->bias_v);
+        status |= p.stored ? take_operand(&p.value, value, p.batch, weights->bias_v)
+                           : project_operand(&p.value, &m[2], value, p.batch, weights->bias_v);
     if (status == 0)
         status |= reference_turn(&p, config, weights, self);
     if (status == 0)

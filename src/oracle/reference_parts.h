@@ -19,6 +19,7 @@ struct problem {
     /* Rows key_length .. key_length + appended - 1 of the operands key and value, which every query
      * row attends: neither mask, causality, window, interval, lengths nor ALiBi apply to them. */
     int64_t appended;
+    int stored; /* key and value are as a cache holds them */
     int64_t batch_shape[HEADWAY_MAX_RANK]; /* query's batch axes where it has not exactly one */
     double scale;
     const headway_attention_params *params;

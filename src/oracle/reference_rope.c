@@ -212,6 +212,8 @@ int reference_turn(const struct problem *p, const headway_mha_config *config,
     }
     if (status == 0) {
         turn_operand(p, &t, &p->query);
+    }
+    if (status == 0 && !p->stored) {
         t.rows = 0;
         t.norm = w->key_norm;
         t.positions = a->key_positions ? a->key_positions : self ? a->query_positions : NULL;
