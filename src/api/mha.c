@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/call.h"
 #include "api/check.h"
 #include "api/kv_cache.h"
 #include "system/memory.h"
-#include "system/parallel.h"
 
 /* One call: the attention problem on the projected tensors, and where they lie in the workspace. */
 struct forward {
@@ -225,38 +225,112 @@ static headway_status check_places(const headway_mha *layer, const char *tokens,
     return HEADWAY_OK;
 }
 
-/* Projects query, key and value, and makes of them what the core attends; with a cache keys and values
- * go into it. The cache is begun when nothing can fail any more. */
-static headway_status project_in(const headway_mha *layer, struct forward *f, float *room)
+/* Projections of query, key and value, and what is done to each. */
+struct intake {
+    struct headway_linear_job jobs[3];
+    struct headway_turn_job turns[3];
+};
+
+/* Describes them, and makes of them what the core attends; with a cache keys and values go into it. The
+ * last that can fail; then the cache has pages for what comes. */
+static headway_status take_in(const headway_mha *layer, struct forward *f, float *room,
+                              struct intake *in)
 {
     struct headway_problem *p = &f->problem;
     const struct headway_cached *cached = p->cached.store ? &p->cached : NULL;
     const int64_t *key_lengths = cached ? cached->more_lengths : p->key_lengths;
     const int64_t *key_starts = cached ? cached->more_starts : p->key_starts;
-    struct headway_linear_job in[3] = {
-        project(&layer->linear[QUERY], &f->in[QUERY], room + f->at[QUERY], &p->query),
-        project(&layer->linear[KEY], &f->in[KEY], room + f->at[KEY], &p->key),
-        project(&layer->linear[VALUE], &f->in[VALUE], room + f->at[VALUE], &p->value)};
-    choose(&in[QUERY], p, p->query_lengths, p->query_starts, &p->query);
-    choose(&in[KEY], p, key_lengths, key_starts, &p->key);
-    choose(&in[VALUE], p, key_lengths, key_starts, &p->value);
-    struct headway_turn_job turns[3] = {
-        {&in[QUERY], layer->norm[QUERY], layer->norm_eps, &layer->rope, f->places[QUERY], NULL,
-         NULL},
-        {&in[KEY], layer->norm[KEY], layer->norm_eps, &layer->rope, f->places[KEY], cached,
-         cached ? &cached->store->key : NULL},
-        {.at = &in[VALUE], .cached = cached, .pool = cached ? &cached->store->value : NULL}};
-    HEADWAY_TRY(check_places(layer, "query", "query_positions", &turns[QUERY]));
-    HEADWAY_TRY(check_places(layer, "key", "key_positions", &turns[KEY]));
-    if (f->grows) {
-        HEADWAY_TRY(
-            headway_cache_prepare(layer->engine, f->grows, "cache_slots", cached, p->batch));
-        headway_cache_begin(f->grows, cached, p->batch);
+    struct headway_view *const views[3] = {&p->query, &p->key, &p->value};
+    memset(in, 0, sizeof *in);
+    for (int i = QUERY; i <= VALUE; i++) {
+        in->jobs[i] = project(&layer->linear[i], &f->in[i], room + f->at[i], views[i]);
+        choose(&in->jobs[i], p, i == QUERY ? p->query_lengths : key_lengths,
+               i == QUERY ? p->query_starts : key_starts, views[i]);
+        in->turns[i].at = &in->jobs[i];
+        in->turns[i].cached = i == QUERY ? NULL : cached;
     }
+    for (int i = QUERY; i <= KEY; i++) {
+        in->turns[i].norm = layer->norm[i];
+        in->turns[i].eps = layer->norm_eps;
+        in->turns[i].rope = &layer->rope;
+        in->turns[i].places = f->places[i];
+    }
+    in->turns[KEY].pool = cached ? &cached->store->key : NULL;
+    in->turns[VALUE].pool = cached ? &cached->store->value : NULL;
+    HEADWAY_TRY(check_places(layer, "query", "query_positions", &in->turns[QUERY]));
+    HEADWAY_TRY(check_places(layer, "key", "key_positions", &in->turns[KEY]));
+    if (!f->grows)
+        return HEADWAY_OK;
+    HEADWAY_TRY(headway_cache_prepare(layer->engine, f->grows, "cache_slots", cached, p->batch));
+    headway_cache_begin(f->grows, cached, p->batch);
+    return HEADWAY_OK;
+}
+
+static void project_in(struct headway_call *call, struct forward *f, struct intake *in)
+{
     for (int i = QUERY; i <= VALUE; i++)
-        in[i].turn = headway_turn_span(&turns[i], f->machine.row) ? &turns[i] : NULL;
-    headway_linear_run(&f->machine, in, 3);
-    headway_turn_run(&f->machine, turns, 3);
+        in->jobs[i].turn = headway_turn_span(&in->turns[i], f->machine.row) ? &in->turns[i] : NULL;
+    headway_linear_run(&f->machine, in->jobs, 3);
+    headway_turn_run(&f->machine, in->turns, 3);
+    headway_call_phase(call, "project");
+    headway_call_linear(call, in->jobs, 3);
+}
+
+/* Attends into the workspace, and projects that into `to`. */
+static void project_out(struct headway_call *call, const headway_mha *layer, struct forward *f,
+                        float *room, const headway_tensor *to)
+{
+    struct headway_problem *p = &f->problem;
+    const int64_t width = p->heads * p->value_size;
+    const struct headway_view heads = {room + f->heads, f->in[QUERY].shape[1] * width, width,
+                                       p->value_size};
+    p->out = heads;
+    p->out.batch = p->query_starts ? 0 : heads.batch;
+    struct headway_attend_run run = {p, &f->plan, &f->machine, room + f->scratch};
+    headway_attend(&run);
+    headway_call_phase(call, "attend");
+    headway_call_attention(call, p, &f->plan);
+
+    struct headway_linear_job last = {.linear = &layer->linear[OUT],
+                                      .x = heads.data,
+                                      .x_batch = heads.batch,
+                                      .x_row = heads.row,
+                                      .y = to->data,
+                                      .y_batch = to->stride[0],
+                                      .y_row = to->stride[1],
+                                      .batch = to->shape[0],
+                                      .rows = to->shape[1],
+                                      .lengths = p->query_lengths};
+    headway_linear_run(&f->machine, &last, 1);
+    headway_call_phase(call, "out");
+    headway_call_linear(call, &last, 1);
+}
+
+static headway_status forward(struct headway_call *call, const headway_mha *layer,
+                              const headway_attention_params *params, const headway_tensor *query,
+                              const headway_tensor *key, const headway_tensor *value,
+                              const headway_tensor *out, void *workspace, size_t bytes)
+{
+    struct forward f;
+    struct intake in;
+    headway_tensor to;
+    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
+    f.machine = headway_call_machine(call);
+    const struct headway_form form = {.name = "out",
+                                      .axes = "(B, Lq, Eo)",
+                                      .rank = 2,
+                                      .extents = {f.in[QUERY].shape[1], layer->linear[OUT].size},
+                                      .why = {"query's length", "the out weight's outputs"}};
+    HEADWAY_TRY(headway_check_form(layer->engine, &f.batch, &form, out, &to));
+    HEADWAY_TRY(headway_check_operands(layer->engine, params, &f.problem, query, key, value, out,
+                                       workspace, bytes, f.bytes));
+    HEADWAY_TRY(take_in(layer, &f, workspace, &in));
+    headway_call_workspace(call, f.bytes);
+    headway_call_phase(call, "check");
+    project_in(call, &f, &in);
+    project_out(call, layer, &f, workspace, &to);
+    if (f.grows)
+        headway_cache_commit(f.grows, &f.problem.cached, f.problem.batch);
     return HEADWAY_OK;
 }
 
@@ -265,45 +339,12 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
                                    const headway_tensor *value, const headway_tensor *out,
                                    void *workspace, size_t bytes)
 {
-    struct forward f;
-    struct headway_problem *p = &f.problem;
-    headway_tensor to;
+    struct headway_call call;
     if (!layer)
         return HEADWAY_ERROR_ARGUMENT;
-    float *room = workspace;
-    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
-    const struct headway_form form = {.name = "out",
-                                      .axes = "(B, Lq, Eo)",
-                                      .rank = 2,
-                                      .extents = {f.in[QUERY].shape[1], layer->linear[OUT].size},
-                                      .why = {"query's length", "the out weight's outputs"}};
-    HEADWAY_TRY(headway_check_form(layer->engine, &f.batch, &form, out, &to));
-    HEADWAY_TRY(headway_check_operands(layer->engine, params, p, query, key, value, out, workspace,
-                                       bytes, f.bytes));
-    HEADWAY_TRY(project_in(layer, &f, room));
-
-    const int64_t width = p->heads * p->value_size;
-    const struct headway_view heads = {room + f.heads, f.in[QUERY].shape[1] * width, width,
-                                       p->value_size};
-    p->out = heads;
-    p->out.batch = p->query_starts ? 0 : heads.batch;
-    struct headway_attend_run run = {p, &f.plan, &f.machine, room + f.scratch};
-    headway_attend(&run);
-
-    struct headway_linear_job last = {.linear = &layer->linear[OUT],
-                                      .x = heads.data,
-                                      .x_batch = heads.batch,
-                                      .x_row = heads.row,
-                                      .y = to.data,
-                                      .y_batch = to.stride[0],
-                                      .y_row = to.stride[1],
-                                      .batch = to.shape[0],
-                                      .rows = to.shape[1],
-                                      .lengths = p->query_lengths};
-    headway_linear_run(&f.machine, &last, 1);
-    if (f.grows)
-        headway_cache_commit(f.grows, &p->cached, p->batch);
-    return HEADWAY_OK;
+    headway_call_begin(&call, layer->engine, "mha");
+    return headway_call_end(
+        &call, forward(&call, layer, params, query, key, value, out, workspace, bytes));
 }
 
 /* What is done to projected heads, a line each. */

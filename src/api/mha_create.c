@@ -4,6 +4,7 @@
 
 #include "api/check.h"
 #include "api/mha.h"
+#include "system/float_mode.h"
 #include "system/memory.h"
 
 static const char *const weight_names[PROJECTIONS] = {"query weight", "key weight", "value weight",
@@ -420,7 +421,10 @@ headway_status headway_mha_create(const headway_engine *engine, const headway_mh
         made.linear[i].size = p[i].size;
         made.linear[i].has_bias = p[i].view.bias != NULL;
     }
-    return make(&made, config, weights, p, layer);
+    const struct headway_float_mode before = headway_float_enter();
+    const headway_status status = make(&made, config, weights, p, layer);
+    headway_float_leave(before);
+    return status;
 }
 
 void headway_mha_destroy(headway_mha *layer)
