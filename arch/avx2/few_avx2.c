@@ -1,12 +1,12 @@
 /* Few lanes for AVX2, FMA and F16C.
  *
- * dot: lanes are keys. A piece of 16 keys by 16 elements is transposed and widened into a small array,
- * in dwords of what is stored, so that an element of 16 or 8 bits costs a half or a quarter of the
- * shuffles. Then up to four queries a pass have two chains each, eight in all: what hides the
- * multiply-add's latency, in 8 + 2 + 1 of the 16 registers.
+ * dot: lanes are keys. Sixteen bytes of each of 16 keys are transposed in dwords and then widened, so
+ * that an element of 16 or 8 bits costs a half or a quarter of the shuffles. Up to four queries a
+ * pass have two chains each: eight hide the multiply-add's latency. Eight sums, eight dwords and a
+ * query are one register too many, which is cheaper than to transpose for each half of the sums.
  *
  * mix: lanes are elements of a value. Sixteen values at a time are read whole, as many columns side
- * by side as give eight chains or more. */
+ * by side as give four chains at least. */
 #include "cpu/unroll.h"
 #include "cpu/widen.h"
 
@@ -17,7 +17,7 @@
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
-enum { LANES = 8, KEYS = 16, PIECE = 16, PASS = 4, MIX_PASS = 6, LINE_BYTES = 64 };
+enum { LANES = 8, KEYS = 16, GROUPS = KEYS / LANES, DWORDS = 4, PASS = 4, MIX_PASS = 6, LINE_BYTES = 64 };
 
 headway_dot_fn headway_dot_avx2;
 headway_mix_fn headway_mix_avx2;
@@ -38,110 +38,128 @@ INLINE void transpose_halves(__m256 x[4])
     x[3] = _mm256_shuffle_ps(b, d, 0xee);
 }
 
-/* Sixteen bytes of each of eight rows: element c of the row's lane is out[c * KEYS]. */
-INLINE void stage_eight(float *out, const char *const *row, ptrdiff_t at, const float *scale,
+/* Sixteen bytes of each of eight rows: lane j of x[i] is dword i of row j. Half floats leave their
+ * conversion in another order, for which the rows are taken in one that makes up for it. */
+INLINE void load_dwords(__m256 x[DWORDS], const char *const *row, ptrdiff_t at,
                         const enum headway_storage storage)
 {
-    /* Half floats leave their conversion in this order. */
-    static const int lows[2][4] = {{0, 1, 2, 3}, {0, 1, 4, 5}};
-    static const int highs[2][4] = {{4, 5, 6, 7}, {2, 3, 6, 7}};
+    static const int lows[2][DWORDS] = {{0, 1, 2, 3}, {0, 1, 4, 5}};
+    static const int highs[2][DWORDS] = {{4, 5, 6, 7}, {2, 3, 6, 7}};
     const int order = storage == HEADWAY_STORED_F16;
-    __m256 x[4];
 
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < DWORDS; i++) {
         const __m128 low = _mm_loadu_ps((const float *)(const void *)(row[lows[order][i]] + at));
         const __m128 high = _mm_loadu_ps((const float *)(const void *)(row[highs[order][i]] + at));
         x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
     }
     transpose_halves(x);
-    UNROLL for (int i = 0; i < 4; i++) {
-        const __m256i bits = _mm256_castps_si256(x[i]);
-        if (storage == HEADWAY_STORED_F32) {
-            _mm256_storeu_ps(out + i * KEYS, x[i]);
-        } else if (storage == HEADWAY_STORED_BF16) {
-            const __m256i odd = _mm256_set1_epi32((int)0xffff0000u);
-            _mm256_storeu_ps(out + 2 * i * KEYS, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
-            _mm256_storeu_ps(out + (2 * i + 1) * KEYS,
-                             _mm256_castsi256_ps(_mm256_and_si256(bits, odd)));
-        } else if (storage == HEADWAY_STORED_F16) {
-            const __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(bits));
-            const __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1));
-            _mm256_storeu_ps(out + 2 * i * KEYS, _mm256_shuffle_ps(low, high, 0x88));
-            _mm256_storeu_ps(out + (2 * i + 1) * KEYS, _mm256_shuffle_ps(low, high, 0xdd));
-        } else {
-            const __m256 factor = _mm256_loadu_ps(scale);
-            UNROLL for (int b = 0; b < 4; b++) {
-                const __m256i top = b < 3 ? _mm256_slli_epi32(bits, 24 - 8 * b) : bits;
-                const __m256 value = _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24));
-                _mm256_storeu_ps(out + (4 * i + b) * KEYS, _mm256_mul_ps(value, factor));
-            }
+}
+
+/* The elements of a dword of eight rows, in order; scale is for I8. */
+INLINE void widen_dword(__m256 value[4], __m256 dword, const float *scale,
+                        const enum headway_storage storage)
+{
+    const __m256i bits = _mm256_castps_si256(dword);
+
+    if (storage == HEADWAY_STORED_F32) {
+        value[0] = dword;
+    } else if (storage == HEADWAY_STORED_BF16) {
+        const __m256i odd = _mm256_set1_epi32((int)0xffff0000u);
+        value[0] = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+        value[1] = _mm256_castsi256_ps(_mm256_and_si256(bits, odd));
+    } else if (storage == HEADWAY_STORED_F16) {
+        const __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(bits));
+        const __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1));
+        value[0] = _mm256_shuffle_ps(low, high, 0x88);
+        value[1] = _mm256_shuffle_ps(low, high, 0xdd);
+    } else {
+        UNROLL for (int b = 0; b < 4; b++) {
+            const __m256i top = b < 3 ? _mm256_slli_epi32(bits, 24 - 8 * b) : bits;
+            const __m256 whole = _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24));
+            value[b] = _mm256_mul_ps(whole, _mm256_loadu_ps(scale));
         }
     }
 }
 
-/* KEYS rows of which some may be the same one, so that there are always as many. */
+/* KEYS rows; ahead is NULL if nothing is to be asked for, scale if it isn't I8. */
 struct some_keys {
-    const char *row[KEYS], *ahead[KEYS];
-    float scale[KEYS];
+    const char *const *row, *const *ahead;
+    const float *scale;
 };
 
-/* piece[c][j] = element p + c of row j, c < columns. */
-INLINE void stage(float (*piece)[KEYS], const struct some_keys *keys, int64_t p, int columns,
-                  const enum headway_storage storage)
+/* sums[l][j] = the product of row j and query l, l < n. */
+INLINE void dot(float (*sums)[KEYS], const struct some_keys *keys, int64_t k, const float *query,
+                int width, const int n, const enum headway_storage storage)
 {
-    const int bytes = bytes_of(storage), step = (int)sizeof(__m128) / bytes;
-    int c = 0;
-
-    for (; c + step <= columns; c += step)
-        UNROLL for (int j = 0; j < KEYS; j += LANES)
-            stage_eight(piece[c] + j, keys->row + j, (p + c) * bytes, keys->scale + j, storage);
-    for (; c < columns; c++)
-        for (int j = 0; j < KEYS; j++)
-            piece[c][j] = headway_widen_at(keys->row[j], p + c, storage, keys->scale[j]);
-}
-
-static void stage_any(float (*piece)[KEYS], const struct some_keys *keys, int64_t p, int columns,
-                      enum headway_storage storage)
-{
-    switch (storage) {
-    case HEADWAY_STORED_F16: stage(piece, keys, p, columns, HEADWAY_STORED_F16); break;
-    case HEADWAY_STORED_BF16: stage(piece, keys, p, columns, HEADWAY_STORED_BF16); break;
-    case HEADWAY_STORED_I8: stage(piece, keys, p, columns, HEADWAY_STORED_I8); break;
-    default: stage(piece, keys, p, columns, HEADWAY_STORED_F32); break;
-    }
-}
-
-INLINE void product(float (*sums)[KEYS], const float (*piece)[KEYS], int columns,
-                    const float *query, int width, const int n)
-{
-    __m256 sum[PASS][KEYS / LANES];
+    const int bytes = bytes_of(storage), parts = (int)sizeof(float) / bytes;
+    __m256 sum[PASS][GROUPS];
+    int64_t p = 0;
 
     UNROLL for (int l = 0; l < n; l++)
-        UNROLL for (int v = 0; v < KEYS / LANES; v++)
-            sum[l][v] = _mm256_loadu_ps(sums[l] + v * LANES);
-    for (int c = 0; c < columns; c++, query += width) {
-        __m256 key[KEYS / LANES];
-        UNROLL for (int v = 0; v < KEYS / LANES; v++)
-            key[v] = _mm256_loadu_ps(piece[c] + v * LANES);
-        UNROLL for (int l = 0; l < n; l++) {
-            const __m256 x = _mm256_broadcast_ss(query + l);
-            UNROLL for (int v = 0; v < KEYS / LANES; v++)
-                sum[l][v] = _mm256_fmadd_ps(key[v], x, sum[l][v]);
+        UNROLL for (int v = 0; v < GROUPS; v++)
+            sum[l][v] = _mm256_setzero_ps();
+    for (; p + DWORDS * parts <= k; p += DWORDS * parts) {
+        __m256 dword[GROUPS][DWORDS];
+        if (keys->ahead && p * bytes % LINE_BYTES == 0)
+            UNROLL for (int j = 0; j < KEYS; j++)
+                _mm_prefetch(keys->ahead[j] + p * bytes, _MM_HINT_T1);
+        UNROLL for (int v = 0; v < GROUPS; v++)
+            load_dwords(dword[v], keys->row + v * LANES, p * bytes, storage);
+        UNROLL for (int i = 0; i < DWORDS; i++) {
+            __m256 key[GROUPS][4];
+            UNROLL for (int v = 0; v < GROUPS; v++)
+                widen_dword(key[v], dword[v][i],
+                            storage == HEADWAY_STORED_I8 ? keys->scale + v * LANES : NULL, storage);
+            UNROLL for (int c = 0; c < parts; c++, query += width)
+                UNROLL for (int l = 0; l < n; l++) {
+                    const __m256 x = _mm256_broadcast_ss(query + l);
+                    UNROLL for (int v = 0; v < GROUPS; v++)
+                        sum[l][v] = _mm256_fmadd_ps(key[v][c], x, sum[l][v]);
+                }
         }
     }
+    for (; p < k; p++, query += width) {
+        float key[KEYS];
+        for (int j = 0; j < KEYS; j++)
+            key[j] = headway_widen_at(keys->row[j], p, storage,
+                                      storage == HEADWAY_STORED_I8 ? keys->scale[j] : 1.0f);
+        UNROLL for (int l = 0; l < n; l++)
+            UNROLL for (int v = 0; v < GROUPS; v++)
+                sum[l][v] = _mm256_fmadd_ps(_mm256_loadu_ps(key + v * LANES),
+                                            _mm256_broadcast_ss(query + l), sum[l][v]);
+    }
     UNROLL for (int l = 0; l < n; l++)
-        UNROLL for (int v = 0; v < KEYS / LANES; v++)
+        UNROLL for (int v = 0; v < GROUPS; v++)
             _mm256_storeu_ps(sums[l] + v * LANES, sum[l][v]);
 }
 
-static void product_any(float (*sums)[KEYS], const float (*piece)[KEYS], int columns,
-                        const float *query, int width, int n)
+INLINE void dot_lanes(float (*sums)[KEYS], const struct some_keys *keys, int64_t k,
+                      const float *query, int width, int n, const enum headway_storage storage)
 {
     switch (n) {
-    case 1: product(sums, piece, columns, query, width, 1); break;
-    case 2: product(sums, piece, columns, query, width, 2); break;
-    case 3: product(sums, piece, columns, query, width, 3); break;
-    default: product(sums, piece, columns, query, width, 4); break;
+    case 1: dot(sums, keys, k, query, width, 1, storage); break;
+    case 2: dot(sums, keys, k, query, width, 2, storage); break;
+    case 3: dot(sums, keys, k, query, width, 3, storage); break;
+    default: dot(sums, keys, k, query, width, 4, storage); break;
+    }
+}
+
+static void dot_any(float (*sums)[KEYS], const struct some_keys *keys, const struct headway_dot *g,
+                    int lane, int n)
+{
+    const float *query = g->query + lane;
+
+    switch (g->keys->storage) {
+    case HEADWAY_STORED_F16:
+        dot_lanes(sums, keys, g->k, query, g->width, n, HEADWAY_STORED_F16);
+        break;
+    case HEADWAY_STORED_BF16:
+        dot_lanes(sums, keys, g->k, query, g->width, n, HEADWAY_STORED_BF16);
+        break;
+    case HEADWAY_STORED_I8:
+        dot_lanes(sums, keys, g->k, query, g->width, n, HEADWAY_STORED_I8);
+        break;
+    default: dot_lanes(sums, keys, g->k, query, g->width, n, HEADWAY_STORED_F32); break;
     }
 }
 
@@ -149,7 +167,7 @@ static void product_any(float (*sums)[KEYS], const float (*piece)[KEYS], int col
  * width is a multiple of four. */
 static void write_scores(float *scores, float (*sums)[KEYS], int count, int width)
 {
-    for (int j = 0; j < count; j += LANES) {
+    for (int j = 0; j < count; j += LANES, scores += (ptrdiff_t)LANES * width) {
         __m256 a[4], b[4];
         UNROLL for (int l = 0; l < 4; l++) {
             a[l] = _mm256_loadu_ps(sums[l] + j);
@@ -157,53 +175,56 @@ static void write_scores(float *scores, float (*sums)[KEYS], int count, int widt
         }
         transpose_halves(a);
         transpose_halves(b);
-        for (int i = j; i < count && i < j + LANES; i++) {
+        UNROLL for (int i = 0; i < LANES; i++) {
+            if (j + i >= count)
+                continue;
+            const __m256 first = a[i % 4], second = b[i % 4];
             float *line = scores + (ptrdiff_t)i * width;
-            const int high = (i - j) / 4;
-            const __m256 x = a[i % 4], y = b[i % 4];
-            _mm_storeu_ps(line, high ? _mm256_extractf128_ps(x, 1) : _mm256_castps256_ps128(x));
+            _mm_storeu_ps(line, i < 4 ? _mm256_castps256_ps128(first)
+                                      : _mm256_extractf128_ps(first, 1));
             if (width > 4)
-                _mm_storeu_ps(line + 4,
-                              high ? _mm256_extractf128_ps(y, 1) : _mm256_castps256_ps128(y));
+                _mm_storeu_ps(line + 4, i < 4 ? _mm256_castps256_ps128(second)
+                                              : _mm256_extractf128_ps(second, 1));
             for (int l = HEADWAY_MAX_FEW; l < width; l += 4)
                 _mm_storeu_ps(line + l, _mm_setzero_ps());
         }
     }
 }
 
-static void take_keys(struct some_keys *keys, const struct headway_rows *rows, int first)
+static void dot_keys(const struct headway_dot *g, const struct some_keys *keys, int first, int count)
 {
-    for (int j = 0; j < KEYS; j++) {
-        const int i = first + j < rows->count ? first + j : rows->count - 1;
-        keys->row[j] = rows->row[i];
-        keys->ahead[j] = rows->ahead ? rows->ahead[i] : NULL;
-        keys->scale[j] = rows->storage == HEADWAY_STORED_I8 ? rows->scale[i] : 1.0f;
-    }
+    float sums[HEADWAY_MAX_FEW][KEYS] = {{0}};
+
+    for (int lane = 0; lane < g->n; lane += PASS)
+        dot_any(sums + lane, keys, g, lane, g->n - lane < PASS ? g->n - lane : PASS);
+    write_scores(g->scores + (ptrdiff_t)first * g->width, sums, count, g->width);
 }
 
 void headway_dot_avx2(const struct headway_dot *g)
 {
     const struct headway_rows *rows = g->keys;
-    const int bytes = bytes_of(rows->storage);
-    struct some_keys keys;
-    float piece[PIECE][KEYS], sums[HEADWAY_MAX_FEW][KEYS];
+    const char *const *row = (const char *const *)rows->row;
+    const char *const *ahead = (const char *const *)rows->ahead;
+    const int scaled = rows->storage == HEADWAY_STORED_I8;
+    int first = 0;
 
-    for (int first = 0; first < rows->count; first += KEYS) {
-        const int count = rows->count - first < KEYS ? rows->count - first : KEYS;
-        take_keys(&keys, rows, first);
-        memset(sums, 0, sizeof sums);
-        for (int64_t p = 0; p < g->k; p += PIECE) {
-            const int columns = (int)(g->k - p < PIECE ? g->k - p : PIECE);
-            if (rows->ahead && p * bytes % LINE_BYTES == 0)
-                for (int j = 0; j < count; j++)
-                    _mm_prefetch(keys.ahead[j] + p * bytes, _MM_HINT_T1);
-            stage_any(piece, &keys, p, columns, rows->storage);
-            for (int l = 0; l < g->n; l += PASS)
-                product_any(sums + l, (const float(*)[KEYS])piece, columns,
-                            g->query + p * g->width + l, g->width,
-                            g->n - l < PASS ? g->n - l : PASS);
+    for (; first + KEYS <= rows->count; first += KEYS) {
+        const struct some_keys keys = {row + first, ahead ? ahead + first : NULL,
+                                       scaled ? rows->scale + first : NULL};
+        dot_keys(g, &keys, first, KEYS);
+    }
+    if (first < rows->count) {
+        /* The last row fills up. */
+        const char *some_rows[KEYS], *some_ahead[KEYS];
+        float some_scale[KEYS];
+        for (int j = 0; j < KEYS; j++) {
+            const int i = first + j < rows->count ? first + j : rows->count - 1;
+            some_rows[j] = row[i];
+            some_ahead[j] = ahead ? ahead[i] : NULL;
+            some_scale[j] = scaled ? rows->scale[i] : 1.0f;
         }
-        write_scores(g->scores + (ptrdiff_t)first * g->width, sums, count, g->width);
+        const struct some_keys keys = {some_rows, ahead ? some_ahead : NULL, some_scale};
+        dot_keys(g, &keys, first, rows->count - first);
     }
 }
 
