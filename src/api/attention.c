@@ -3,12 +3,64 @@
 
 #include "api/call.h"
 #include "api/check.h"
+#include "api/kv_cache.h"
 
 static struct headway_view view_of(const headway_tensor *tensor)
 {
     const struct headway_view view = {tensor->data, tensor->stride[0], tensor->stride[1],
                                       tensor->stride[2]};
     return view;
+}
+
+static headway_status check_heads(const headway_engine *engine, const char *name,
+                                  const struct headway_problem *p)
+{
+    if (p->heads < 1 || p->kv_heads < 1 || p->heads % p->kv_heads != 0)
+        return headway_fail(
+            engine, HEADWAY_ERROR_ARGUMENT,
+            "%s: %lld heads for %lld query heads, expected a divisor of them, 1 or more", name,
+            (long long)p->kv_heads, (long long)p->heads);
+    return HEADWAY_OK;
+}
+
+/* Key and value of a problem whose query is set. */
+static headway_status keys_of(const headway_engine *engine, const headway_tensor *key,
+                              const headway_tensor *value, const struct headway_batch *batch,
+                              struct headway_problem *p)
+{
+    headway_tensor flat;
+    const struct headway_form key_form = {.name = "key",
+                                          .axes = "(B, Lk, Hkv, D)",
+                                          .rank = 3,
+                                          .extents = {-1, -1, p->size},
+                                          .why = {"", "", "query's head size"}};
+    HEADWAY_TRY(headway_check_form(engine, batch, &key_form, key, &flat));
+    p->key = view_of(&flat);
+    p->keys = flat.shape[1];
+    p->kv_heads = flat.shape[2];
+    HEADWAY_TRY(check_heads(engine, "key", p));
+    const struct headway_form value_form = {.name = "value",
+                                            .axes = "(B, Lk, Hkv, Dv)",
+                                            .rank = 3,
+                                            .extents = {p->keys, p->kv_heads, -1},
+                                            .why = {"key's length", "key's heads", ""}};
+    HEADWAY_TRY(headway_check_form(engine, batch, &value_form, value, &flat));
+    p->value = view_of(&flat);
+    p->value_size = flat.shape[3];
+    return HEADWAY_OK;
+}
+
+static headway_status cache_of(const headway_engine *engine, const headway_attention_params *params,
+                               const headway_tensor *key, const headway_tensor *value,
+                               struct headway_problem *p)
+{
+    if (key || value)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "%s: given with cache, expected NULL (the cache has them)",
+                            key ? "key" : "value");
+    p->kv_heads = params->cache->kv_heads;
+    p->value_size = params->cache->value_size;
+    return check_heads(engine, "cache", p);
 }
 
 /* Shapes and params into a problem; data pointers are looked at by the caller. */
@@ -22,6 +74,9 @@ static headway_status problem_of(const headway_engine *engine,
         .name = "query", .axes = "(B, Lq, Hq, D)", .rank = 3, .extents = {-1, -1, -1}};
     headway_tensor flat;
     memset(p, 0, sizeof *p);
+    if (params) /* before the cache is read from it */
+        HEADWAY_TRY(
+            headway_check_size(engine, "params", params->size, sizeof *params, sizeof *params));
     HEADWAY_TRY(headway_check_batch(engine, "query", query, 3, "(B, Lq, Hq, D)", batch));
     HEADWAY_TRY(headway_check_form(engine, batch, &query_form, query, &flat));
     p->query = view_of(&flat);
@@ -32,28 +87,8 @@ static headway_status problem_of(const headway_engine *engine,
     if (p->size < 1)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "query: head size 0, expected 1 or more");
-    const struct headway_form key_form = {.name = "key",
-                                          .axes = "(B, Lk, Hkv, D)",
-                                          .rank = 3,
-                                          .extents = {-1, -1, p->size},
-                                          .why = {"", "", "query's head size"}};
-    HEADWAY_TRY(headway_check_form(engine, batch, &key_form, key, &flat));
-    p->key = view_of(&flat);
-    p->keys = flat.shape[1];
-    p->kv_heads = flat.shape[2];
-    if (p->heads < 1 || p->kv_heads < 1 || p->heads % p->kv_heads != 0)
-        return headway_fail(
-            engine, HEADWAY_ERROR_ARGUMENT,
-            "key: %lld heads for %lld query heads, expected a divisor of them, 1 or more",
-            (long long)p->kv_heads, (long long)p->heads);
-    const struct headway_form value_form = {.name = "value",
-                                            .axes = "(B, Lk, Hkv, Dv)",
-                                            .rank = 3,
-                                            .extents = {p->keys, p->kv_heads, -1},
-                                            .why = {"key's length", "key's heads", ""}};
-    HEADWAY_TRY(headway_check_form(engine, batch, &value_form, value, &flat));
-    p->value = view_of(&flat);
-    p->value_size = flat.shape[3];
+    HEADWAY_TRY(params && params->cache ? cache_of(engine, params, key, value, p)
+                                        : keys_of(engine, key, value, batch, p));
     p->group = p->heads / p->kv_heads;
     return headway_check_params(engine, params, batch, 0, p);
 }

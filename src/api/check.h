@@ -108,6 +108,9 @@ enum {
     HEADWAY_CALL_SELF = 4 /* keys are the queries' tokens: with a cache no lengths of their own */
 };
 
+/* A layer's call whose key tensor is what a cache takes. */
+#define HEADWAY_CALL_APPENDS_KEY(call) (((call)&HEADWAY_CALL_LAYER) && !((call)&HEADWAY_CALL_SELF))
+
 /* The params' options into *problem, whose sizes (and `appended`) are set. With packed sequences its
  * sizes are those of the tensors before and those of the sequences after. call: the above, or'ed. The
  * positions are for the caller to look at, with headway_check_form(). Data pointers are not looked at.
@@ -121,5 +124,18 @@ headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
                                     const struct headway_batch *batch, int call,
                                     struct headway_problem *problem);
+
+/* Parts of the above for a cache (check_cache.c). Its sizes are the problem's; without one nothing is
+ * given that needs it. Then, for a batch of known query lengths: slots, lengths, problem->cached. */
+headway_status headway_check_cache(const headway_engine *engine,
+                                   const headway_attention_params *params,
+                                   struct headway_problem *problem);
+headway_status headway_check_cached(const headway_engine *engine,
+                                    const headway_attention_params *params, int call,
+                                    struct headway_problem *problem);
+/* No row of a checked problem sees keys that a rolling cache has overwritten, or will by what the call
+ * appends. Reads the interval. headway_check_operands() asks it last. */
+headway_status headway_check_reach(const headway_engine *engine, const headway_kv_cache *cache,
+                                   const struct headway_problem *problem);
 
 #endif

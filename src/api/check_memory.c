@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "api/check.h"
+#include "api/kv_cache.h"
 
 headway_status headway_check_data(const headway_engine *engine, const char *name,
                                   const headway_tensor *tensor)
@@ -145,8 +146,8 @@ static headway_status check_workspace(const headway_engine *engine, const void *
 
 struct operands {
     int count, arrays;
-    struct operand list[18];
-    headway_tensor array[10];
+    struct operand list[25];
+    headway_tensor array[12];
 };
 
 static void add(struct operands *o, const char *name, const headway_tensor *tensor,
@@ -186,6 +187,15 @@ static void add_params(struct operands *o, const headway_attention_params *param
     add_array(o, "key_starts", params->key_starts, (p->batch + 1) * word);
     add_array(o, "alibi_slopes", params->alibi_slopes, p->heads);
     add_array(o, "sinks", params->sinks, p->heads);
+    add_array(o, "cache_slots", params->cache_slots, p->batch * word);
+}
+
+static void add_cache(struct operands *o, const headway_kv_cache *cache)
+{
+    add_array(o, "the cache", cache, (int64_t)(cache->bytes / sizeof(float)));
+    for (int i = 0; !cache->own && i < HEADWAY_CACHE_TENSORS; i++)
+        if (cache->memory[i].rank)
+            add(o, "the cache", &cache->memory[i], 0);
 }
 
 headway_status headway_check_operands(const headway_engine *engine,
@@ -201,7 +211,14 @@ headway_status headway_check_operands(const headway_engine *engine,
     add(&all, "out", out, 1);
     add(&all, "lse", params ? params->lse : NULL, 0);
     add(&all, "weights", params ? params->weights : NULL, 0);
+    const headway_kv_cache *cache = params ? params->cache : NULL;
+    const struct headway_cached *cached = &problem->cached;
+    const int appends = cached->more_lengths || cached->more_starts || cached->more_rows > 0;
+    if (cache && appends)
+        add_cache(&all, cache);
     const int outputs = all.count;
+    if (cache && !appends)
+        add_cache(&all, cache);
     add(&all, "query", query, 1);
     add(&all, "key", key, 1);
     add(&all, "value", value, 1);
@@ -221,5 +238,5 @@ headway_status headway_check_operands(const headway_engine *engine,
     add_array(&all, "workspace", workspace, (int64_t)(needed / sizeof(float)));
     for (int i = 0; operands < all.count && i < operands; i++)
         HEADWAY_TRY(check_apart(engine, &all.list[operands], &all.list[i]));
-    return HEADWAY_OK;
+    return cache ? headway_check_reach(engine, cache, problem) : HEADWAY_OK;
 }

@@ -37,7 +37,7 @@ static headway_status check_starts(const headway_engine *engine, const char *nam
 
 /* What may stand beside packed sequences. */
 static headway_status check_packed(const headway_engine *engine,
-                                   const headway_attention_params *params, int64_t batch)
+                                   const headway_attention_params *params, int call, int64_t batch)
 {
     if (!params->query_starts && params->key_starts)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
@@ -54,22 +54,24 @@ static headway_status check_packed(const headway_engine *engine,
                             "query_starts: given with a batch of %lld, expected 1 (sequences are "
                             "packed along the length)",
                             (long long)batch);
-    if (params->query_lengths || params->key_lengths || params->weights)
+    const int key_lengths = params->key_lengths && (!params->cache || (call & HEADWAY_CALL_LAYER));
+    if (params->query_lengths || key_lengths || params->weights)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "%s: given with query_starts, expected NULL",
                             params->query_lengths ? "query_lengths"
-                            : params->key_lengths ? "key_lengths"
+                            : key_lengths         ? "key_lengths"
                                                   : "weights");
     return HEADWAY_OK;
 }
 
 /* The problem's sizes become those of a batch of sequences. */
 static headway_status check_sequences(const headway_engine *engine,
-                                      const headway_attention_params *params,
+                                      const headway_attention_params *params, int call,
                                       struct headway_problem *p)
 {
     const int64_t rows = p->query_rows, keys = p->keys;
-    HEADWAY_TRY(check_packed(engine, params, p->batch));
+    const int key_tensor = !params->cache || HEADWAY_CALL_APPENDS_KEY(call);
+    HEADWAY_TRY(check_packed(engine, params, call, p->batch));
     p->query_starts = params->query_starts;
     p->key_starts = params->key_starts ? params->key_starts : params->query_starts;
     if (!p->query_starts)
@@ -77,6 +79,10 @@ static headway_status check_sequences(const headway_engine *engine,
     p->batch = params->sequences;
     HEADWAY_TRY(
         check_starts(engine, "query_starts", p->query_starts, p->batch, rows, &p->query_rows));
+    if (!key_tensor || (params->cache && !params->key_starts && keys == 0)) {
+        p->key_starts = NULL;
+        return HEADWAY_OK;
+    }
     if (!params->key_starts && keys != rows)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "key_starts: NULL with %lld packed keys for %lld query rows, expected "
@@ -130,11 +136,25 @@ static headway_status check_places(const headway_engine *engine,
     p->offsets = params->row_offsets;
     HEADWAY_TRY(check_window(engine, "window_left", params->window_left, &p->window_left));
     HEADWAY_TRY(check_window(engine, "window_right", params->window_right, &p->window_right));
+    if (params->window_first < 0)
+        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                            "window_first: %lld, expected 0 or more",
+                            (long long)params->window_first);
+    p->window_first = params->window_first;
+    return HEADWAY_OK;
+}
+
+static headway_status check_both_lengths(const headway_engine *engine,
+                                         const headway_attention_params *params, int call,
+                                         struct headway_problem *p)
+{
     HEADWAY_TRY(headway_check_lengths(engine, "query_lengths", params->query_lengths, p->batch,
                                       p->query_rows));
+    p->query_lengths = params->query_lengths;
+    if (params->cache)
+        return headway_check_cached(engine, params, call, p);
     HEADWAY_TRY(
         headway_check_lengths(engine, "key_lengths", params->key_lengths, p->batch, p->keys));
-    p->query_lengths = params->query_lengths;
     p->key_lengths = params->key_lengths;
     return HEADWAY_OK;
 }
@@ -363,7 +383,9 @@ headway_status headway_check_params(const headway_engine *engine,
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "%s: given, expected NULL but for a layer with rotary embedding",
                             params->query_positions ? "query_positions" : "key_positions");
-    HEADWAY_TRY(check_sequences(engine, params, p));
+    HEADWAY_TRY(headway_check_cache(engine, params, p));
+    HEADWAY_TRY(check_sequences(engine, params, call, p));
+    HEADWAY_TRY(check_both_lengths(engine, params, call, p));
     HEADWAY_TRY(check_places(engine, params, p));
     HEADWAY_TRY(check_numbers(engine, params, p));
     HEADWAY_TRY(check_interval(engine, params->interval, batch, rows, p));

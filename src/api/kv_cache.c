@@ -198,7 +198,7 @@ static int elements_of(const headway_tensor *tensor, int64_t *count)
 }
 
 /* Offsets of everything in the allocation, and its bytes. */
-static int lay_out(struct draft *d, int own)
+static int lay_out(struct draft *d)
 {
     const headway_kv_cache *c = &d->cache;
     int64_t start, end = 0, count;
@@ -217,7 +217,7 @@ static int lay_out(struct draft *d, int own)
         if (!elements_of(&c->memory[i], &count) ||
             !headway_mul(count, headway_dtype_size(c->memory[i].dtype), &bytes) ||
             bytes >= (int64_t)1 << 61 || !headway_add(d->cache.element_bytes, bytes, &bytes) ||
-            (own && !reserve(&d->at[i], &end, count, headway_dtype_size(c->memory[i].dtype))))
+            (c->own && !reserve(&d->at[i], &end, count, headway_dtype_size(c->memory[i].dtype))))
             return 0;
         d->cache.element_bytes = bytes;
     }
@@ -239,7 +239,7 @@ static void set_pool(struct headway_pool *pool, const headway_tensor *elements,
 }
 
 /* The draft becomes a cache of empty sequences in `block`. */
-static headway_kv_cache *settle(const struct draft *d, char *block, int own)
+static headway_kv_cache *settle(const struct draft *d, char *block)
 {
     headway_kv_cache *c = (headway_kv_cache *)block;
     *c = d->cache;
@@ -250,7 +250,7 @@ static headway_kv_cache *settle(const struct draft *d, char *block, int own)
     c->shares = (int32_t *)(block + d->shares);
     c->leaving = (int32_t *)(block + d->leaving);
     c->free = (int32_t *)(block + d->free);
-    for (int i = 0; own && i < HEADWAY_CACHE_TENSORS; i++)
+    for (int i = 0; c->own && i < HEADWAY_CACHE_TENSORS; i++)
         if (c->memory[i].rank)
             c->memory[i] = headway_tensor_dense(block + d->at[i], c->memory[i].dtype,
                                                 c->memory[i].rank, d->cache.memory[i].shape);
@@ -287,23 +287,25 @@ headway_status headway_kv_cache_create(const headway_engine *engine,
     HEADWAY_TRY(headway_check_size(engine, "config", config->size, sizeof *config, sizeof *config));
     memset(&d, 0, sizeof d);
     d.cache.engine = engine;
+    d.cache.own = !config->key;
     HEADWAY_TRY(check_config(engine, config, &d.cache));
     shape_tensors(config, &d.cache);
     HEADWAY_TRY(take_memory(engine, config, &d.cache));
-    if (!lay_out(&d, !config->key))
+    if (!lay_out(&d))
         return headway_fail(engine, HEADWAY_ERROR_MEMORY,
                             "cache: these sizes need more bytes than an address space has");
-    void *block = headway_memory_get(d.cache.bytes);
+    void *block = headway_allocate(headway_engine_memory(engine), d.cache.bytes);
     if (!block)
         return headway_fail(engine, HEADWAY_ERROR_MEMORY, "cache: no memory for %zu bytes",
                             d.cache.bytes);
-    *cache = settle(&d, block, !config->key);
+    *cache = settle(&d, block);
     return HEADWAY_OK;
 }
 
 void headway_kv_cache_destroy(headway_kv_cache *cache)
 {
-    headway_memory_free(cache);
+    if (cache)
+        headway_release(headway_engine_memory(cache->engine), cache);
 }
 
 static headway_status check_slot(const headway_kv_cache *cache, const char *name, int64_t slot)

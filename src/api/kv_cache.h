@@ -32,6 +32,7 @@ struct headway_kv_cache {
     int64_t sequences, kv_heads, size, value_size;
     int64_t capacity, pinned; /* tokens; of them, behind the pinned ones, capacity - pinned */
     int contiguous, rolling, caller_pages;
+    int own; /* the elements are in the allocation */
     int64_t pages, free_pages;
     int32_t *tables;  /* (sequences, entries) */
     int64_t *lengths; /* (sequences) */

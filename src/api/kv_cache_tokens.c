@@ -1,6 +1,7 @@
 /* A cache's tokens: appended and read back, on the engine's threads where there are many. */
 #include <string.h>
 
+#include "api/call.h"
 #include "api/check.h"
 #include "api/kv_cache.h"
 #include "system/parallel.h"
@@ -47,9 +48,9 @@ static void transfer_task(void *context, int64_t task, int worker)
     }
 }
 
-static void transfer(struct transfer *t, int64_t batch)
+static void transfer(struct headway_call *call, struct transfer *t, int64_t batch)
 {
-    const struct headway_machine machine = headway_engine_machine(t->cache->engine);
+    const struct headway_machine machine = headway_call_machine(call);
     const double elements =
         (double)t->cache->kv_heads *
         (double)((t->key.data ? t->cache->size : 0) + (t->value.data ? t->cache->value_size : 0));
@@ -95,13 +96,11 @@ static struct headway_view view_of(const headway_tensor *tensor)
     return view;
 }
 
-headway_status headway_kv_cache_append(headway_kv_cache *cache, const int64_t *slots,
-                                       const int64_t *lengths, const headway_tensor *key,
-                                       const headway_tensor *value)
+static headway_status append(struct headway_call *call, headway_kv_cache *cache,
+                             const int64_t *slots, const int64_t *lengths,
+                             const headway_tensor *key, const headway_tensor *value)
 {
-    if (!cache)
-        return HEADWAY_ERROR_ARGUMENT;
-    const headway_engine *engine = cache->engine;
+    const headway_engine *engine = call->engine;
     HEADWAY_TRY(check_tokens(cache, "key", key, 4, cache->size));
     HEADWAY_TRY(check_tokens(cache, "value", value, 4, cache->value_size));
     for (int i = 0; i < 2; i++)
@@ -115,10 +114,26 @@ headway_status headway_kv_cache_append(headway_kv_cache *cache, const int64_t *s
                          .key = view_of(key),
                          .value = view_of(value)};
     HEADWAY_TRY(headway_cache_prepare(engine, cache, "slots", &t.of, batch));
+    headway_call_phase(call, "check");
     headway_cache_begin(cache, &t.of, batch);
-    transfer(&t, batch);
+    transfer(call, &t, batch);
     headway_cache_commit(cache, &t.of, batch);
+    headway_call_phase(call, "append");
+    for (int64_t b = 0; b < batch; b++)
+        headway_call_append(call, &cache->store, cache->kv_heads, cache->size, cache->value_size,
+                            headway_more(&t.of, b));
     return HEADWAY_OK;
+}
+
+headway_status headway_kv_cache_append(headway_kv_cache *cache, const int64_t *slots,
+                                       const int64_t *lengths, const headway_tensor *key,
+                                       const headway_tensor *value)
+{
+    struct headway_call call;
+    if (!cache)
+        return HEADWAY_ERROR_ARGUMENT;
+    headway_call_begin(&call, cache->engine, "append");
+    return headway_call_end(&call, append(&call, cache, slots, lengths, key, value));
 }
 
 /* Tokens first .. first + count - 1 are there. */
@@ -172,6 +187,8 @@ headway_status headway_kv_cache_read(const headway_kv_cache *cache, int64_t slot
         t.key = view_of(key);
     if (value)
         t.value = view_of(value);
-    transfer(&t, 1);
+    struct headway_call call = {.engine = engine, .before = headway_float_enter()};
+    transfer(&call, &t, 1);
+    headway_float_leave(call.before);
     return HEADWAY_OK;
 }
