@@ -176,7 +176,8 @@ void Unfused::phase(void (Unfused::*step)(int64_t) const) const
         const Unfused *self;
         void (Unfused::*step)(int64_t) const;
     } context{this, step};
-    const headway_team team{threads_, nullptr, nullptr};
+    headway_team team{};
+    team.threads = threads_;
     headway_parallel(
         &team, threads_, shape_.B * shape_.Hkv * tiles_,
         [](void *given, int64_t task, int) {

@@ -128,7 +128,8 @@ class Projection
     void run(int threads, const float *x, float *y, int64_t tokens) const
     {
         Call call{this, x, y, tokens};
-        const headway_team team{threads, nullptr, nullptr};
+        headway_team team{};
+        team.threads = threads;
         headway_parallel(&team, threads, (tokens + block - 1) / block, run_block, &call);
     }
 

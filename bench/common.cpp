@@ -299,11 +299,12 @@ void set_openmp_threads(int threads)
 
 Floats floats(int64_t count)
 {
+    static constexpr headway_memory c_library{};
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-    float *memory = static_cast<float *>(headway_memory_get(bytes));
+    float *memory = static_cast<float *>(headway_allocate(&c_library, bytes));
     if (!memory)
         refuse("no memory for " + std::to_string(count) + " floats");
-    return Floats(memory, [](float *given) { headway_memory_free(given); });
+    return Floats(memory, [](float *given) { headway_release(&c_library, given); });
 }
 
 uint64_t random_bits(uint64_t index)

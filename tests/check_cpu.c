@@ -262,7 +262,8 @@ static void check_isa_at(void)
         }
         CHECK(headway_engine_create(&config, &engine) == HEADWAY_OK, "refused");
         CHECK(strcmp(headway_engine_isa(engine), info.name) == 0, "%s", headway_engine_isa(engine));
-        CHECK(headway_engine_machine(engine).row->name == headway_engine_isa(engine), "the row is another");
+        CHECK(headway_engine_machine(engine).row->name == headway_engine_isa(engine),
+              "the row is another");
         headway_engine_destroy(engine);
     }
     if (check_case("isa: past the ends"))
@@ -658,6 +659,49 @@ static void check_fork(void)
 
 /* ---- memory, names --------------------------------------------------------------------------- */
 
+/* A caller's memory: every block 16 bytes behind a multiple of 64, 32, 48. */
+struct ledger {
+    int blocks, taken, refuse;
+    size_t bytes;
+};
+
+static void *ledger_take(void *context, size_t bytes)
+{
+    struct ledger *ledger = context;
+    const size_t shift = 16 + 16 * (size_t)(ledger->taken % 3);
+    char *memory = ledger->refuse ? NULL : aligned_alloc(64, (bytes + shift + 63) / 64 * 64);
+    if (!memory)
+        return NULL;
+    ledger->taken++;
+    ledger->blocks++;
+    ledger->bytes += bytes;
+    return memory + shift;
+}
+
+static void ledger_give(void *context, void *memory, size_t bytes)
+{
+    struct ledger *ledger = context;
+    ledger->blocks--;
+    ledger->bytes -= bytes;
+    free((void *)((uintptr_t)memory / 64 * 64));
+}
+
+static void take_and_give(const struct headway_memory *memory)
+{
+    for (size_t bytes = 0; bytes < 9 << 20; bytes = bytes < 200 ? bytes + 3 : bytes * 3) {
+        unsigned char *block = headway_allocate(memory, bytes);
+        CHECK(block && (uintptr_t)block % 64 == 0, "%zu bytes", bytes);
+        if (block)
+            memset(block, 1, bytes);
+        headway_release(memory, block);
+    }
+    headway_release(memory, NULL);
+    errno = 12345;
+    CHECK(!headway_allocate(memory, SIZE_MAX) && !headway_allocate(memory, PTRDIFF_MAX),
+          "too much was given");
+    CHECK(errno == 12345, "errno is %d", errno);
+}
+
 static void check_memory(void)
 {
     int64_t result = 5;
@@ -676,19 +720,19 @@ static void check_memory(void)
         CHECK(!headway_add(-1, 4, &result) && !headway_add(4, -1, &result), "a negative term");
         CHECK(result == 5, "*result was touched");
     }
-    if (check_case("memory")) {
-        for (size_t bytes = 0; bytes < 200; bytes += 13) {
-            unsigned char *memory = headway_memory_get(bytes);
-            CHECK(memory && (uintptr_t)memory % 64 == 0, "%zu bytes", bytes);
-            if (memory)
-                memset(memory, 1, bytes);
-            headway_memory_free(memory);
-        }
-        headway_memory_free(NULL);
-        errno = 12345;
-        CHECK(!headway_memory_get(SIZE_MAX) && !headway_memory_get(PTRDIFF_MAX),
-              "too much was given");
-        CHECK(errno == 12345, "errno is %d", errno);
+    if (check_case("memory: the C library's")) {
+        const struct headway_memory own = {0};
+        take_and_give(&own);
+    }
+    if (check_case("memory: a caller's that is aligned to 16 and no more")) {
+        struct ledger ledger = {0};
+        const struct headway_memory theirs = {ledger_take, ledger_give, &ledger};
+        take_and_give(&theirs);
+        CHECK(ledger.blocks == 0 && ledger.bytes == 0, "%d blocks, %zu bytes are left",
+              ledger.blocks, ledger.bytes);
+        CHECK(ledger.taken > 64, "%d were taken", ledger.taken);
+        ledger.refuse = 1;
+        CHECK(!headway_allocate(&theirs, 100) && ledger.blocks == 0, "nothing became something");
     }
 }
 

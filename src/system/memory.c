@@ -64,18 +64,6 @@ void headway_release(const struct headway_memory *memory, void *block)
     errno = saved;
 }
 
-static const struct headway_memory c_library;
-
-void *headway_memory_get(size_t bytes)
-{
-    return headway_allocate(&c_library, bytes);
-}
-
-void headway_memory_free(void *memory)
-{
-    headway_release(&c_library, memory);
-}
-
 int64_t headway_level2_bytes(void)
 {
     const int saved = errno;

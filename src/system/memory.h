@@ -17,10 +17,6 @@ void *headway_allocate(const struct headway_memory *memory, size_t bytes);
 /* Of the same memory; block NULL is allowed. */
 void headway_release(const struct headway_memory *memory, void *block);
 
-/* The same with the C library's. */
-void *headway_memory_get(size_t bytes);
-void headway_memory_free(void *memory);
-
 /* Bytes of one core's level 2 cache as the system tells it, or 512 KB when it doesn't. */
 int64_t headway_level2_bytes(void);
 
