@@ -11,7 +11,7 @@ fail() {
 
 declared=$(tr '\n' ' ' <"$header" | sed 's/HEADWAY_API/\n&/g' |
     sed -n 's/^HEADWAY_API *[^(;#]*[ *]\(headway_[a-z0-9_]*\)(.*/\1/p' | sort)
-exported=$(nm -D --defined-only "$shared" | awk '{ print $3 }' | sed 's/@.*//' | sort)
+exported=$(nm -D --defined-only "$shared" | awk '$2 != "A" { print $3 }' | sed 's/@.*//' | sort)
 [ -n "$declared" ] || fail "no declaration found in the header"
 [ "$declared" = "$exported" ] || {
     fail "declared (<) and exported (>) differ:"
@@ -19,6 +19,12 @@ exported=$(nm -D --defined-only "$shared" | awk '{ print $3 }' | sed 's/@.*//' |
     echo "$exported" | diff "${TMPDIR:-/tmp}/declared.$$" -
     rm -f "${TMPDIR:-/tmp}/declared.$$"
 }
+
+listed=$(sed -n 's/^ *\(headway_[a-z0-9_]*\);.*/\1/p' "$1/src/api/headway.map" | sort)
+[ "$declared" = "$listed" ] || fail "src/api/headway.map lists other names than the header"
+bare=$(nm -D --defined-only --with-symbol-versions "$shared" |
+    awk '$2 != "A" && $3 !~ /@@HEADWAY_[0-9]+\.[0-9]+$/ { print $3 }')
+[ -z "$bare" ] || fail "symbols without a version:" $bare
 
 # Internal symbols with external linkage carry the prefix too: a static link shares one name space.
 stray=$(nm --defined-only -g "$static" | awk 'NF == 3 { print $3 }' | grep -v '^headway_' | sort -u)
