@@ -1,0 +1,409 @@
+#include "http.h"
+#include "clock.h"
+#include "json.h"
+
+#include <arpa/inet.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { FIRST_ROOM = 16384, CONNECTION_MEMORY = 65536 };
+
+/* A connection and since when it is the client's turn; 0: it is ours. */
+struct client {
+    int socket;
+    double since;
+    int cut_off;
+    struct client *next, **at;
+};
+
+struct http {
+    struct http_config config;
+    struct scheduler *scheduler;
+    const struct model *model;
+    struct metrics *metrics;
+    struct MHD_Daemon *daemon;
+    pthread_mutex_t mutex; /* of what follows */
+    struct client *clients;
+    size_t bodies;
+    int pending, refusing;
+};
+
+enum stage { READING, COMPUTING, COMPUTED, ANSWERED };
+
+struct request {
+    struct http *http;
+    struct MHD_Connection *connection;
+    struct client *client;
+    enum stage stage;
+    double since;
+    char *body;
+    size_t size, room;
+    int status; /* of the refusal that waits for the body's end, then of the answer */
+    struct json_request json;
+    struct sequence sequence;
+};
+
+/* ---- clients that take their time ------------------------------------------------------------ */
+
+static void set_turn(struct http *http, struct client *client, double since)
+{
+    if (!client)
+        return;
+    pthread_mutex_lock(&http->mutex);
+    client->since = since;
+    pthread_mutex_unlock(&http->mutex);
+}
+
+/* libmicrohttpd's own timeout starts again with every byte, so that a drip of them never meets it.
+ * It sees the end of the stream and drops the connection. */
+void http_tick(struct http *http)
+{
+    double now = clock_seconds();
+    pthread_mutex_lock(&http->mutex);
+    for (struct client *client = http->clients; client; client = client->next)
+        if (client->since > 0 && now - client->since > http->config.seconds && !client->cut_off) {
+            client->cut_off = 1;
+            shutdown(client->socket, SHUT_RDWR);
+        }
+    pthread_mutex_unlock(&http->mutex);
+}
+
+static void client_comes(struct http *http, struct MHD_Connection *connection, void **context)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct client *client = info ? calloc(1, sizeof *client) : NULL;
+    *context = client;
+    if (!client)
+        return;
+    client->socket = info->connect_fd;
+    client->since = clock_seconds();
+    pthread_mutex_lock(&http->mutex);
+    client->at = &http->clients;
+    client->next = http->clients;
+    if (client->next)
+        client->next->at = &client->next;
+    http->clients = client;
+    pthread_mutex_unlock(&http->mutex);
+}
+
+static void client_goes(struct http *http, struct client *client)
+{
+    if (!client)
+        return;
+    pthread_mutex_lock(&http->mutex);
+    *client->at = client->next;
+    if (client->next)
+        client->next->at = client->at;
+    pthread_mutex_unlock(&http->mutex);
+    free(client);
+}
+
+static void on_connection(void *context, struct MHD_Connection *connection, void **client,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        client_comes(context, connection, client);
+    else
+        client_goes(context, *client);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* text is freed, in the end. */
+static enum MHD_Result answer(struct request *request, int status, char *text, size_t size,
+                              const char *type)
+{
+    struct MHD_Response *response =
+        text ? MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE) : NULL;
+    if (!response) {
+        free(text);
+        return MHD_NO;
+    }
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, POST");
+    request->status = status;
+    request->stage = ANSWERED;
+    set_turn(request->http, request->client, clock_seconds());
+    enum MHD_Result result = MHD_queue_response(request->connection, (unsigned)status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+static enum MHD_Result refuse(struct request *request, int status, const char *why)
+{
+    char *text = json_error(why);
+    return answer(request, status, text, text ? strlen(text) : 0, "application/json");
+}
+
+static enum MHD_Result answer_metrics(struct request *request)
+{
+    struct http *http = request->http;
+    struct metrics_state state = {0};
+    size_t size = 0;
+    scheduler_state(http->scheduler, &state);
+    pthread_mutex_lock(&http->mutex);
+    state.body_bytes = (int64_t)http->bodies;
+    pthread_mutex_unlock(&http->mutex);
+    char *text = metrics_text(http->metrics, &state, &size);
+    return answer(request, MHD_HTTP_OK, text, size, "text/plain; version=0.0.4");
+}
+
+static enum MHD_Result answer_states(struct request *request)
+{
+    const struct sequence *sequence = &request->sequence;
+    size_t size = 0;
+    if (sequence->status != MHD_HTTP_OK)
+        return refuse(request, sequence->status, sequence->error);
+    char *text = json_answer(sequence->values, sequence->tokens, sequence->steps,
+                             request->http->model->width, &size);
+    return answer(request, MHD_HTTP_OK, text, size, "application/json");
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* Books `room` bytes for a body, or gives back what is there with 0. */
+static int book(struct request *request, size_t room)
+{
+    struct http *http = request->http;
+    pthread_mutex_lock(&http->mutex);
+    int fits = http->bodies - request->room + room <= http->config.bodies || room == 0;
+    if (fits) {
+        http->bodies += room - request->room;
+        request->room = room;
+    }
+    pthread_mutex_unlock(&http->mutex);
+    return fits ? 0 : -1;
+}
+
+static void drop_body(struct request *request)
+{
+    book(request, 0);
+    free(request->body);
+    request->body = NULL;
+    request->size = 0;
+}
+
+/* Keeps a piece of the body. What is refused here is read to its end, for the answer's sake. */
+static void receive(struct request *request, const char *data, size_t size)
+{
+    const struct http_config *config = &request->http->config;
+    if (request->status)
+        return;
+    if (size > config->body - request->size) {
+        request->status = MHD_HTTP_CONTENT_TOO_LARGE;
+    } else if (request->size + size > request->room) {
+        size_t room = request->room ? request->room * 2 : FIRST_ROOM;
+        while (room < request->size + size)
+            room *= 2;
+        char *body = book(request, room) == 0 ? realloc(request->body, room) : NULL;
+        if (body)
+            request->body = body;
+        else
+            request->status = MHD_HTTP_SERVICE_UNAVAILABLE;
+    }
+    if (request->status) {
+        drop_body(request);
+        return;
+    }
+    memcpy(request->body + request->size, data, size);
+    request->size += size;
+}
+
+static void on_finished(struct sequence *sequence)
+{
+    struct request *request = sequence->context;
+    request->stage = COMPUTED;
+    MHD_resume_connection(request->connection);
+}
+
+/* The connection rests until the scheduler has finished with the sequence. It is suspended first: the
+ * scheduler may be done with it before scheduler_submit() returns. */
+static enum MHD_Result submit(struct request *request)
+{
+    struct sequence *sequence = &request->sequence;
+    sequence->tokens = request->json.tokens;
+    sequence->steps = request->json.steps;
+    sequence->values = request->json.values;
+    sequence->session = request->json.session;
+    sequence->past = request->json.past;
+    sequence->last = request->json.last;
+    sequence->finished = on_finished;
+    sequence->context = request;
+    request->stage = COMPUTING;
+    set_turn(request->http, request->client, 0);
+    MHD_suspend_connection(request->connection);
+    if (scheduler_submit(request->http->scheduler, sequence)) {
+        sequence->status = MHD_HTTP_SERVICE_UNAVAILABLE;
+        snprintf(sequence->error, SEQUENCE_ERROR, "the server is busy");
+        on_finished(sequence);
+    }
+    return MHD_YES;
+}
+
+static enum MHD_Result take_states(struct request *request)
+{
+    char error[JSON_ERROR];
+    const struct http *http = request->http;
+    if (request->status == MHD_HTTP_CONTENT_TOO_LARGE)
+        return refuse(request, request->status, "the body is too large");
+    if (request->status || scheduler_is_full(http->scheduler))
+        return refuse(request, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is busy");
+    int status = json_read(request->body ? request->body : "", request->size, http->model->width,
+                           http->config.tokens, &request->json, error);
+    drop_body(request);
+    return status ? refuse(request, status, error) : submit(request);
+}
+
+/* What can be said with nothing but the headers. */
+static enum MHD_Result begin(struct request *request, const char *path, const char *method)
+{
+    struct http *http = request->http;
+    int get = strcmp(method, "GET") == 0, post = strcmp(method, "POST") == 0;
+    int states = strcmp(path, "/v1/states") == 0, health = strcmp(path, "/healthz") == 0;
+    const char *length = MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND,
+                                                     MHD_HTTP_HEADER_CONTENT_LENGTH);
+    pthread_mutex_lock(&http->mutex);
+    int refusing = http->refusing;
+    pthread_mutex_unlock(&http->mutex);
+    if (!states && !health && strcmp(path, "/metrics") != 0)
+        return refuse(request, MHD_HTTP_NOT_FOUND, "no such path");
+    if (states ? !post : !get)
+        return refuse(request, MHD_HTTP_METHOD_NOT_ALLOWED, "not a method of this path");
+    if (refusing && (states || health))
+        return refuse(request, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is stopping");
+    if (health)
+        return answer(request, MHD_HTTP_OK, strdup("{\"status\":\"ok\"}\n"), 16,
+                      "application/json");
+    if (!states)
+        return answer_metrics(request);
+    if (length && strtoull(length, NULL, 10) > http->config.body)
+        return refuse(request, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too large");
+    return MHD_YES;
+}
+
+static struct request *open_request(struct http *http, struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct request *request = calloc(1, sizeof *request);
+    if (!request)
+        return NULL;
+    request->http = http;
+    request->connection = connection;
+    request->client = info ? info->socket_context : NULL;
+    request->since = clock_seconds();
+    pthread_mutex_lock(&http->mutex);
+    http->pending++;
+    pthread_mutex_unlock(&http->mutex);
+    return request;
+}
+
+static enum MHD_Result on_request(void *context, struct MHD_Connection *connection,
+                                  const char *path, const char *method, const char *version,
+                                  const char *data, size_t *size, void **state)
+{
+    struct request *request = *state;
+    (void)version;
+    if (!request) {
+        *state = request = open_request(context, connection);
+        return request ? begin(request, path, method) : MHD_NO;
+    }
+    if (*size) {
+        receive(request, data, *size);
+        *size = 0;
+        return MHD_YES;
+    }
+    return request->stage == READING ? take_states(request) : answer_states(request);
+}
+
+static void on_completed(void *context, struct MHD_Connection *connection, void **state,
+                         enum MHD_RequestTerminationCode how)
+{
+    struct http *http = context;
+    struct request *request = *state;
+    (void)connection;
+    if (!request)
+        return;
+    double now = clock_seconds();
+    if (request->stage == ANSWERED && how == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        metrics_request(http->metrics, request->status, now - request->since);
+    else
+        metrics_broken(http->metrics, request->client && request->client->cut_off);
+    set_turn(http, request->client, now);
+    drop_body(request);
+    free(request->json.values);
+    free(request);
+    *state = NULL;
+    pthread_mutex_lock(&http->mutex);
+    http->pending--;
+    pthread_mutex_unlock(&http->mutex);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+struct http *http_start(const struct http_config *config, struct scheduler *scheduler,
+                        const struct model *model, struct metrics *metrics)
+{
+    struct http *http = calloc(1, sizeof *http);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)config->port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (!http)
+        return NULL;
+    http->config = *config;
+    http->scheduler = scheduler;
+    http->model = model;
+    http->metrics = metrics;
+    pthread_mutex_init(&http->mutex, NULL);
+    http->daemon = MHD_start_daemon(
+        MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, http,
+        MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_THREAD_POOL_SIZE,
+        (unsigned)config->threads, MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->connections,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
+    if (http->daemon)
+        return http;
+    pthread_mutex_destroy(&http->mutex);
+    free(http);
+    return NULL;
+}
+
+int http_port(const struct http *http)
+{
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    return info ? info->port : 0;
+}
+
+void http_refuse(struct http *http)
+{
+    pthread_mutex_lock(&http->mutex);
+    http->refusing = 1;
+    pthread_mutex_unlock(&http->mutex);
+    MHD_socket listening = MHD_quiesce_daemon(http->daemon);
+    if (listening != MHD_INVALID_SOCKET)
+        close(listening);
+}
+
+int http_pending(struct http *http)
+{
+    pthread_mutex_lock(&http->mutex);
+    int pending = http->pending;
+    pthread_mutex_unlock(&http->mutex);
+    return pending;
+}
+
+void http_stop(struct http *http)
+{
+    MHD_stop_daemon(http->daemon);
+    pthread_mutex_destroy(&http->mutex);
+    free(http);
+}
