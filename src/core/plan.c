@@ -54,7 +54,7 @@ static double flops_of(const struct headway_problem *p)
     if (p->query_starts)
         for (int64_t b = 0; b < p->batch; b++)
             pairs += pairs_of(p, (double)(p->query_starts[b + 1] - p->query_starts[b]),
-                              (double)(p->key_starts[b + 1] - p->key_starts[b]));
+                              (double)headway_key_length(p, b));
     else
         pairs = (double)p->batch * pairs_of(p, (double)p->query_rows, (double)p->keys);
     const double products = (double)(p->size * (p->weights.data ? 2 : 1) + p->value_size);
