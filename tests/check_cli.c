@@ -180,6 +180,7 @@ int main(int argc, char **argv)
     check_cli_options();
     check_cli_layers();
     check_cli_cases();
+    check_cli_cache();
     folder_remove();
     return check_end();
 }

@@ -110,23 +110,6 @@ static void refusals(void)
             cli_refused(wrong[i][0], wrong[i][1]);
 }
 
-static void later_options(void)
-{
-    static const char *const table[] = {
-        "--cache contiguous", "--cache-capacity 8", "--cache-dtype int8",
-        "--append 2",         "--decode 1",
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        char words[256], name[64];
-        if (!check_case("cli/later/%s", table[i]))
-            continue;
-        snprintf(words, sizeof words, "%s--output y.npy %s", ATTEND, table[i]);
-        snprintf(name, sizeof name, "%.*s: not in this version", (int)strcspn(table[i], " "),
-                 table[i]);
-        cli_refused(words, name);
-    }
-}
-
 static void expect_printed(const char *words, const char *start, const char *part)
 {
     struct outcome outcome;
@@ -227,7 +210,6 @@ static void full_disk(void)
 void check_cli_arguments(void)
 {
     refusals();
-    later_options();
     words_of_help();
     info_lines();
     environment();

@@ -42,5 +42,6 @@ void check_cli_checks(void);
 void check_cli_options(void);
 void check_cli_layers(void);
 void check_cli_cases(void);
+void check_cli_cache(void);
 
 #endif

@@ -186,13 +186,11 @@ static void set_targets(const struct problem *p, int64_t phase, int64_t decoded,
 int steps_cut(struct steps *steps, char *error)
 {
     const struct problem *p = steps->problem;
-    int64_t decoded = p->options->decode, longest = 0;
+    int64_t decoded = p->options->decode;
     size_t count = (size_t)(p->sequences ? p->sequences : 1);
-    for (int64_t b = 0; b < p->sequences; b++)
-        longest = larger(longest, problem_sequence(p, b).queries);
-    if (decoded > longest) {
+    if (decoded > p->query_length) {
         snprintf(error, ERROR_SIZE, "--decode: %lld given, at most the %lld rows expected",
-                 (long long)decoded, (long long)longest);
+                 (long long)decoded, (long long)p->query_length);
         return -1;
     }
     int64_t *numbers = calloc(count, 4 * sizeof *numbers);
