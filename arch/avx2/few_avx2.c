@@ -1,31 +1,25 @@
 /* Few lanes for AVX2, FMA and F16C.
  *
- * dot: lanes are keys. Sixteen bytes of each of 16 keys are transposed in dwords and then widened, so
- * that an element of 16 or 8 bits costs a half or a quarter of the shuffles. Up to four queries a
- * pass have two chains each: eight hide the multiply-add's latency. Eight sums, eight dwords and a
- * query are one register too many, which is cheaper than to transpose for each half of the sums.
+ * dot: lanes are keys. Sixteen bytes of each of 16 keys are transposed in dwords and then widened,
+ * so that an element of 16 or 8 bits costs a half or a quarter of the shuffles. Up to four queries
+ * a pass have two chains each: eight hide the multiply-add's latency. Eight sums, eight dwords and
+ * a query are one register too many, which is cheaper than to transpose for each half of the sums.
  *
  * mix: lanes are elements of a value. Sixteen values at a time are read whole, as many columns side
  * by side as give four chains at least. */
-#include "cpu/unroll.h"
-#include "cpu/widen.h"
+#include "cpu/few.h"
 
 #include <immintrin.h>
-#include <stddef.h>
 
 #if !defined(__AVX2__) || !defined(__FMA__) || !defined(__F16C__)
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
-enum { LANES = 8, KEYS = 16, GROUPS = KEYS / LANES, DWORDS = 4, PASS = 4, MIX_PASS = 6, LINE_BYTES = 64 };
+enum { LANES = 8, KEYS = HEADWAY_FEW_KEYS, GROUPS = KEYS / LANES, DWORDS = 4 };
+enum { PASS = 4, MIX_PASS = 6 }; /* the most lanes at a time */
 
 headway_dot_fn headway_dot_avx2;
 headway_mix_fn headway_mix_avx2;
-
-INLINE int bytes_of(enum headway_storage storage)
-{
-    return storage == HEADWAY_STORED_F32 ? 4 : storage == HEADWAY_STORED_I8 ? 1 : 2;
-}
 
 /* Blocks of 4 x 4 within the 128-bit halves. */
 INLINE void transpose_halves(__m256 x[4])
@@ -81,17 +75,11 @@ INLINE void widen_dword(__m256 value[4], __m256 dword, const float *scale,
     }
 }
 
-/* KEYS rows; ahead is NULL if nothing is to be asked for, scale if it isn't I8. */
-struct some_keys {
-    const char *const *row, *const *ahead;
-    const float *scale;
-};
-
 /* sums[l][j] = the product of row j and query l, l < n. */
-INLINE void dot(float (*sums)[KEYS], const struct some_keys *keys, int64_t k, const float *query,
-                int width, const int n, const enum headway_storage storage)
+INLINE void dot(float (*sums)[KEYS], const struct headway_few_keys *keys, int64_t k,
+                const float *query, int width, const int n, const enum headway_storage storage)
 {
-    const int bytes = bytes_of(storage), parts = (int)sizeof(float) / bytes;
+    const int bytes = headway_few_bytes(storage), parts = (int)sizeof(float) / bytes;
     __m256 sum[PASS][GROUPS];
     int64_t p = 0;
 
@@ -100,7 +88,7 @@ INLINE void dot(float (*sums)[KEYS], const struct some_keys *keys, int64_t k, co
             sum[l][v] = _mm256_setzero_ps();
     for (; p + DWORDS * parts <= k; p += DWORDS * parts) {
         __m256 dword[GROUPS][DWORDS];
-        if (keys->ahead && p * bytes % LINE_BYTES == 0)
+        if (keys->ahead && p * bytes % HEADWAY_FEW_LINE_BYTES == 0)
             UNROLL for (int j = 0; j < KEYS; j++)
                 _mm_prefetch(keys->ahead[j] + p * bytes, _MM_HINT_T1);
         UNROLL for (int v = 0; v < GROUPS; v++)
@@ -109,7 +97,8 @@ INLINE void dot(float (*sums)[KEYS], const struct some_keys *keys, int64_t k, co
             __m256 key[GROUPS][4];
             UNROLL for (int v = 0; v < GROUPS; v++)
                 widen_dword(key[v], dword[v][i],
-                            storage == HEADWAY_STORED_I8 ? keys->scale + v * LANES : NULL, storage);
+                            storage == HEADWAY_STORED_I8 ? keys->scale + v * LANES : NULL,
+                            storage);
             UNROLL for (int c = 0; c < parts; c++, query += width)
                 UNROLL for (int l = 0; l < n; l++) {
                     const __m256 x = _mm256_broadcast_ss(query + l);
@@ -120,9 +109,7 @@ INLINE void dot(float (*sums)[KEYS], const struct some_keys *keys, int64_t k, co
     }
     for (; p < k; p++, query += width) {
         float key[KEYS];
-        for (int j = 0; j < KEYS; j++)
-            key[j] = headway_widen_at(keys->row[j], p, storage,
-                                      storage == HEADWAY_STORED_I8 ? keys->scale[j] : 1.0f);
+        headway_few_column(key, keys, p, storage);
         UNROLL for (int l = 0; l < n; l++)
             UNROLL for (int v = 0; v < GROUPS; v++)
                 sum[l][v] = _mm256_fmadd_ps(_mm256_loadu_ps(key + v * LANES),
@@ -133,7 +120,7 @@ INLINE void dot(float (*sums)[KEYS], const struct some_keys *keys, int64_t k, co
             _mm256_storeu_ps(sums[l] + v * LANES, sum[l][v]);
 }
 
-INLINE void dot_lanes(float (*sums)[KEYS], const struct some_keys *keys, int64_t k,
+INLINE void dot_lanes(float (*sums)[KEYS], const struct headway_few_keys *keys, int64_t k,
                       const float *query, int width, int n, const enum headway_storage storage)
 {
     switch (n) {
@@ -144,8 +131,8 @@ INLINE void dot_lanes(float (*sums)[KEYS], const struct some_keys *keys, int64_t
     }
 }
 
-static void dot_any(float (*sums)[KEYS], const struct some_keys *keys, const struct headway_dot *g,
-                    int lane, int n)
+static void dot_any(float (*sums)[KEYS], const struct headway_few_keys *keys,
+                    const struct headway_dot *g, int lane, int n)
 {
     const float *query = g->query + lane;
 
@@ -163,8 +150,8 @@ static void dot_any(float (*sums)[KEYS], const struct some_keys *keys, const str
     }
 }
 
-/* scores[j * width + l] = sums[l][j] for j < count, l < HEADWAY_MAX_FEW and below width, +0 beyond. A
- * width is a multiple of four. */
+/* scores[j * width + l] = sums[l][j] for j < count, l < HEADWAY_MAX_FEW and below width, +0 beyond.
+ * A width is a multiple of four. */
 static void write_scores(float *scores, float (*sums)[KEYS], int count, int width)
 {
     for (int j = 0; j < count; j += LANES, scores += (ptrdiff_t)LANES * width) {
@@ -191,7 +178,8 @@ static void write_scores(float *scores, float (*sums)[KEYS], int count, int widt
     }
 }
 
-static void dot_keys(const struct headway_dot *g, const struct some_keys *keys, int first, int count)
+static void dot_keys(const struct headway_dot *g, const struct headway_few_keys *keys, int first,
+                     int count)
 {
     float sums[HEADWAY_MAX_FEW][KEYS] = {{0}};
 
@@ -202,30 +190,7 @@ static void dot_keys(const struct headway_dot *g, const struct some_keys *keys, 
 
 void headway_dot_avx2(const struct headway_dot *g)
 {
-    const struct headway_rows *rows = g->keys;
-    const char *const *row = (const char *const *)rows->row;
-    const char *const *ahead = (const char *const *)rows->ahead;
-    const int scaled = rows->storage == HEADWAY_STORED_I8;
-    int first = 0;
-
-    for (; first + KEYS <= rows->count; first += KEYS) {
-        const struct some_keys keys = {row + first, ahead ? ahead + first : NULL,
-                                       scaled ? rows->scale + first : NULL};
-        dot_keys(g, &keys, first, KEYS);
-    }
-    if (first < rows->count) {
-        /* The last row fills up. */
-        const char *some_rows[KEYS], *some_ahead[KEYS];
-        float some_scale[KEYS];
-        for (int j = 0; j < KEYS; j++) {
-            const int i = first + j < rows->count ? first + j : rows->count - 1;
-            some_rows[j] = row[i];
-            some_ahead[j] = ahead ? ahead[i] : NULL;
-            some_scale[j] = scaled ? rows->scale[i] : 1.0f;
-        }
-        const struct some_keys keys = {some_rows, ahead ? some_ahead : NULL, some_scale};
-        dot_keys(g, &keys, first, rows->count - first);
-    }
+    headway_few_dot(g, dot_keys);
 }
 
 INLINE __m256 value_at(const void *row, int64_t d, float scale, const enum headway_storage storage)
@@ -242,7 +207,8 @@ INLINE __m256 value_at(const void *row, int64_t d, float scale, const enum headw
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 }
 
-/* The part of a mix: count values from `first` on, lanes l .. l + n - 1, elements d to d + columns * 8. */
+/* The part of a mix: count values from `first` on, n lanes from `lane` on, `columns` vectors of
+ * elements from d on. */
 INLINE void mix(const struct headway_mix *g, int first, int count, int lane, int64_t d, const int n,
                 const int columns, const enum headway_storage storage)
 {
@@ -250,8 +216,8 @@ INLINE void mix(const struct headway_mix *g, int first, int count, int lane, int
     const void *const *row = values->row + first;
     const void *const *ahead = values->ahead ? values->ahead + first : NULL;
     const float *weights = g->weights + (ptrdiff_t)first * g->width + lane;
-    const int bytes = columns * LANES * bytes_of(storage);
-    const ptrdiff_t at = d * bytes_of(storage);
+    const int bytes = columns * LANES * headway_few_bytes(storage);
+    const ptrdiff_t at = d * headway_few_bytes(storage);
     __m256 sum[MIX_PASS][4];
 
     UNROLL for (int l = 0; l < n; l++)
@@ -265,12 +231,12 @@ INLINE void mix(const struct headway_mix *g, int first, int count, int lane, int
                 sum[l][v] =
                     _mm256_mul_ps(_mm256_loadu_ps(old), _mm256_broadcast_ss(g->rescale + lane + l));
         }
-    const int ask = ahead && at % LINE_BYTES == 0;
+    const int ask = ahead && at % HEADWAY_FEW_LINE_BYTES == 0;
     for (int j = 0; j < count; j++, weights += g->width) {
         const float scale = storage == HEADWAY_STORED_I8 ? values->scale[first + j] : 1.0f;
         __m256 value[4];
         if (ask)
-            UNROLL for (int b = 0; b < bytes; b += LINE_BYTES)
+            UNROLL for (int b = 0; b < bytes; b += HEADWAY_FEW_LINE_BYTES)
                 _mm_prefetch((const char *)ahead[j] + at + b, _MM_HINT_T1);
         UNROLL for (int v = 0; v < columns; v++)
             value[v] = value_at(row[j], d + v * LANES, scale, storage);
@@ -322,24 +288,6 @@ static int64_t mix_any(const struct headway_mix *g, int first, int count, int la
     }
 }
 
-/* Elements from d on, each on its own. */
-static void mix_rest(const struct headway_mix *g, int64_t d)
-{
-    const struct headway_rows *values = g->values;
-
-    for (; d < g->m; d++)
-        for (int l = 0; l < g->n; l++) {
-            float *old = g->sum + l * g->pitch + d;
-            float sum = g->fresh ? 0.0f : *old * g->rescale[l];
-            for (int j = 0; j < values->count; j++) {
-                const float scale = values->storage == HEADWAY_STORED_I8 ? values->scale[j] : 1.0f;
-                sum = fmaf(headway_widen_at(values->row[j], d, values->storage, scale),
-                           g->weights[(ptrdiff_t)j * g->width + l], sum);
-            }
-            *old = sum;
-        }
-}
-
 void headway_mix_avx2(const struct headway_mix *g)
 {
     /* Seven or eight lanes go in two passes. */
@@ -352,5 +300,5 @@ void headway_mix_avx2(const struct headway_mix *g)
             done = mix_any(g, first, left < KEYS ? left : KEYS, lane,
                            g->n - lane < most ? g->n - lane : most);
     }
-    mix_rest(g, done);
+    headway_few_mix_rest(g, done);
 }

@@ -17,10 +17,10 @@ headway_merge_fn headway_merge_neon;
 headway_pack_fn headway_pack_neon;
 headway_unpack_fn headway_unpack_neon;
 headway_bits_fn headway_bits_neon;
-headway_widen_fn headway_widen_scalar;
-headway_narrow_fn headway_narrow_scalar;
-headway_dot_fn headway_dot_scalar;
-headway_mix_fn headway_mix_scalar;
+headway_widen_fn headway_widen_neon;
+headway_narrow_fn headway_narrow_neon;
+headway_dot_fn headway_dot_neon;
+headway_mix_fn headway_mix_neon;
 headway_peak_fn headway_peak_neon;
 
 /* The addend is the accumulator, as in the GEMM: on some cores that operand has the shortest
@@ -56,9 +56,9 @@ const struct headway_row headway_row_neon = {
     .pack = headway_pack_neon,
     .unpack = headway_unpack_neon,
     .bits = headway_bits_neon,
-    .widen = headway_widen_scalar,
-    .narrow = headway_narrow_scalar,
-    .dot = headway_dot_scalar,
-    .mix = headway_mix_scalar,
+    .widen = headway_widen_neon,
+    .narrow = headway_narrow_neon,
+    .dot = headway_dot_neon,
+    .mix = headway_mix_neon,
     .peak = headway_peak_neon,
 };
