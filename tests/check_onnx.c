@@ -1,5 +1,5 @@
-/* The calls made from ONNX's node tests, each through the command and, on every row, through the API:
- * outputs, and the weights after the softmax where ONNX gives them. */
+/* The calls made from ONNX's node tests, each through the command, through its cache as well, and, on
+ * every row, through the API: outputs, and the weights after the softmax where ONNX gives them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -73,6 +73,11 @@ static void run_case(const struct node_case *node)
     for (const char *const *row = api_rows(); *row; row++)
         if (api_call(&a, node->folder, *row) == 0)
             compare(node);
+    arguments_split(&a, "--cache paged:2 --append 3 --decode 1");
+    command_run(&a, node->folder, NULL, &outcome);
+    CHECK(outcome.status == 0, "through a cache: exit %d: %.300s", outcome.status, outcome.err);
+    if (outcome.status == 0)
+        compare(node);
 }
 
 int main(int argc, char **argv)
