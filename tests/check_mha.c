@@ -225,6 +225,7 @@ int main(int argc, char **argv)
         run_storages(&subjects[i]);
         check_layer_cases(&subjects[i]);
         check_layer_extras(&subjects[i]);
+        check_layer_cache(&subjects[i], scalar);
         check_layer_packed(&subjects[i]);
     }
     for (int i = 0; i < subject_count; i++)

@@ -71,6 +71,11 @@ struct answer forward(const headway_engine *engine, const headway_mha *mha, cons
                       enum layout layout, int at_end);
 /* Engine's layer in plain storage, made, used once and destroyed. */
 struct answer forward_once(const headway_engine *engine, const struct layer *l);
+/* Of any call of the layer. */
+struct headway_reference_out;
+void layer_reference(const struct layer *l, const headway_attention_params *params,
+                     const headway_tensor *query, const headway_tensor *key,
+                     const headway_tensor *value, const struct headway_reference_out *results);
 struct expected expect_layer(const struct layer *l);
 /* Under the reference's bounds; returns the largest error in units of the bound. */
 double compare_layer(const struct layer *l, const struct answer *a, const struct expected *e);
@@ -85,6 +90,8 @@ extern int quick; /* a sample, for emulators and sanitizers */
 void check_layer_cases(const struct subject *s);
 /* Rotary embedding, norms and appended keys: what they must be equal to. */
 void check_layer_extras(const struct subject *s);
+/* With a cache. */
+void check_layer_cache(const struct subject *s, const headway_engine *scalar);
 /* Packed weights saved and mapped. */
 void check_layer_packed(const struct subject *s);
 /* The tables of rotary embedding, which know no row. */

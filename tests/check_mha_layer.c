@@ -502,6 +502,36 @@ static double *doubles(int64_t count)
     return (double *)(void *)floats(2 * (count > 0 ? count : 1));
 }
 
+void layer_reference(const struct layer *l, const headway_attention_params *params,
+                     const headway_tensor *query, const headway_tensor *key,
+                     const headway_tensor *value, const struct headway_reference_out *results)
+{
+    const struct shape *s = &l->options->shape;
+    headway_tensor weight[PROJECTIONS], bias[PROJECTIONS];
+    struct extras extras;
+    headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
+    headway_mha_weights w = HEADWAY_MHA_WEIGHTS_INIT;
+
+    config.heads = s->heads;
+    config.kv_heads = s->kv_heads;
+    store_extras(l, NULL, &extras, &config, &w);
+    for (int i = 0; i < PROJECTIONS; i++) {
+        const int64_t shape[2] = {outputs_of(l, i), inputs_of(l, i)};
+        weight[i] = headway_tensor_dense(l->weight[i], HEADWAY_F32, 2, shape);
+        bias[i] = headway_tensor_dense(l->bias[i], HEADWAY_F32, 1, shape);
+    }
+    w.query = &weight[QUERY];
+    w.key = &weight[KEY];
+    w.value = &weight[VALUE];
+    w.out = &weight[OUT];
+    w.query_bias = l->bias[QUERY] ? &bias[QUERY] : NULL;
+    w.key_bias = l->bias[KEY] ? &bias[KEY] : NULL;
+    w.value_bias = l->bias[VALUE] ? &bias[VALUE] : NULL;
+    w.out_bias = l->bias[OUT] ? &bias[OUT] : NULL;
+    CHECK(headway_reference_mha(&config, &w, params, query, key, value, results) == 0,
+          "the reference has no memory");
+}
+
 struct expected expect_layer(const struct layer *l)
 {
     const struct shape *s = &l->options->shape;
@@ -518,34 +548,15 @@ struct expected expect_layer(const struct layer *l)
                                                   mean ? NULL : e.weights_bound,
                                                   mean ? e.weights : NULL,
                                                   mean ? e.weights_bound : NULL};
-    headway_tensor t[3], weight[PROJECTIONS], bias[PROJECTIONS];
+    headway_tensor t[3];
     struct options options;
-    struct extras extras;
     const headway_attention_params params = describe_options(l, &options);
-    headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
-    headway_mha_weights w = HEADWAY_MHA_WEIGHTS_INIT;
 
-    config.heads = s->heads;
-    config.kv_heads = s->kv_heads;
-    store_extras(l, NULL, &extras, &config, &w);
-    for (int i = 0; i < PROJECTIONS; i++) {
-        const int64_t shape[2] = {outputs_of(l, i), inputs_of(l, i)};
-        weight[i] = headway_tensor_dense(l->weight[i], HEADWAY_F32, 2, shape);
-        bias[i] = headway_tensor_dense(l->bias[i], HEADWAY_F32, 1, shape);
-        if (i != OUT && l->tokens[i])
+    for (int i = QUERY; i <= VALUE; i++)
+        if (l->tokens[i])
             t[i] = tokens_tensor(l, i);
-    }
-    w.query = &weight[QUERY];
-    w.key = &weight[KEY];
-    w.value = &weight[VALUE];
-    w.out = &weight[OUT];
-    w.query_bias = l->bias[QUERY] ? &bias[QUERY] : NULL;
-    w.key_bias = l->bias[KEY] ? &bias[KEY] : NULL;
-    w.value_bias = l->bias[VALUE] ? &bias[VALUE] : NULL;
-    w.out_bias = l->bias[OUT] ? &bias[OUT] : NULL;
-    CHECK(headway_reference_mha(&config, &w, &params, &t[QUERY], l->tokens[KEY] ? &t[KEY] : NULL,
-                                l->tokens[VALUE] ? &t[VALUE] : NULL, &results) == 0,
-          "the reference has no memory");
+    layer_reference(l, &params, &t[QUERY], l->tokens[KEY] ? &t[KEY] : NULL,
+                    l->tokens[VALUE] ? &t[VALUE] : NULL, &results);
     return e;
 }
 

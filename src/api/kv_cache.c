@@ -172,9 +172,10 @@ static headway_status take_memory(const headway_engine *engine,
                                                     : "NULL unless the elements are I8");
         if (wanted)
             HEADWAY_TRY(take_tensor(engine, tensor_names[i], given[i], &c->memory[i]));
-        for (int k = 0; wanted && k < i; k++)
-            HEADWAY_TRY(
-                headway_check_apart(engine, tensor_names[i], given[i], tensor_names[k], given[k]));
+        for (int k = 0; k < i; k++)
+            if (given[i] && given[k])
+                HEADWAY_TRY(headway_check_apart(engine, tensor_names[i], given[i], tensor_names[k],
+                                                given[k]));
     }
     return HEADWAY_OK;
 }
