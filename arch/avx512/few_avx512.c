@@ -41,10 +41,19 @@ INLINE void turn(__m512 *t)
     t[3] = _mm512_shuffle_ps(b, d, 0xEE);
 }
 
+/* Zen 4 loads under a mask for nothing and inserts for a shuffle. */
 INLINE __m512 two_rows(const char *low, const char *high)
 {
     const __m512 x = _mm512_castps256_ps512(_mm256_loadu_ps((const float *)(const void *)low));
-    return _mm512_insertf32x8(x, _mm256_loadu_ps((const float *)(const void *)high), 1);
+    return _mm512_mask_loadu_ps(x, 0xFF00, high - STEP);
+}
+
+/* An integer's broadcast needs no arithmetic port of Zen 4's, a float's does. */
+INLINE __m512 broadcast(const float *from)
+{
+    int bits;
+    memcpy(&bits, from, sizeof bits);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
 }
 
 /* Word c of lane j of words[c]: byte at + 4 c of row[j]. */
@@ -66,76 +75,178 @@ INLINE void gather(__m512 *words, const void *const *row, int64_t at)
 }
 
 /* scores[j * width + l], l < width, of 16 keys of which `live` are there. */
-INLINE void store_scores(const int n, float *scores, int width, int live, __m512 *acc)
+INLINE void store_scores(const int n, float *scores, int width, int live, const __m512 *acc)
 {
+    const __mmask16 first = (__mmask16)((1u << (width < LANES ? width : LANES)) - 1);
     __m512 t[HEADWAY_MAX_FEW];
     EACH(l, HEADWAY_MAX_FEW, HEADWAY_MAX_FEW)
         t[l] = l < n ? acc[l] : _mm512_setzero_ps();
     turn(t);
-    turn(t + 4);
+    if (n > 4)
+        turn(t + 4);
     UNROLL
     for (int i = 0; i < 4; i++) {
+        const __m512 low = n > 4 ? _mm512_shuffle_f32x4(t[i], t[4 + i], 0x44) : t[i];
+        const __m512 high = n > 4 ? _mm512_shuffle_f32x4(t[i], t[4 + i], 0xEE) : t[i];
+        __m512 row[4];
+        row[0] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, low, low, n > 4 ? 0x8 : 0);
+        row[1] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, low, low, n > 4 ? 0xD : 1);
+        row[2] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, high, high, n > 4 ? 0x8 : 2);
+        row[3] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, high, high, n > 4 ? 0xD : 3);
         UNROLL
         for (int q = 0; q < 4; q++) {
             const int j = 4 * q + i;
-            float *to = scores + (ptrdiff_t)j * width;
-            if (j >= live)
-                continue;
-            _mm_storeu_ps(to, _mm512_extractf32x4_ps(t[i], q));
-            if (width > 4)
-                _mm_storeu_ps(to + 4, _mm512_extractf32x4_ps(t[4 + i], q));
-            for (int l = 8; l < width; l += 4)
-                _mm_storeu_ps(to + l, _mm_setzero_ps());
+            _mm512_mask_storeu_ps(scores + (j < live ? (ptrdiff_t)j * width : 0),
+                                  j < live ? first : 0, row[q]);
         }
+    }
+    for (int l = LANES; l < width; l += LANES)
+        for (int j = 0; j < live; j++)
+            _mm512_mask_storeu_ps(scores + (ptrdiff_t)j * width + l,
+                                  (__mmask16)((1u << (width - l < LANES ? width - l : LANES)) - 1),
+                                  _mm512_setzero_ps());
+}
+
+INLINE int size_of(const enum headway_storage storage)
+{
+    return storage == HEADWAY_STORED_F32 ? 4 : storage == HEADWAY_STORED_I8 ? 1 : 2;
+}
+
+/* The 4 / size elements of a word of each lane. */
+INLINE void widen_words(const enum headway_storage storage, __m512 *to, __m512 words, __m512 scale)
+{
+    const __m512i x = _mm512_castps_si512(words);
+    to[0] = words;
+    if (storage == HEADWAY_STORED_BF16) {
+        to[0] = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+        to[1] = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
+    }
+    if (storage == HEADWAY_STORED_F16) {
+        const __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5,
+                                               3, 1, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8,
+                                               6, 4, 2, 0);
+        const __m512i halves = _mm512_permutexvar_epi16(order, x);
+        to[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+        to[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+    }
+    if (storage == HEADWAY_STORED_I8) {
+        __m512i byte[4];
+        byte[0] = _mm512_srai_epi32(_mm512_slli_epi32(x, 24), 24);
+        byte[1] = _mm512_srai_epi32(_mm512_slli_epi32(x, 16), 24);
+        byte[2] = _mm512_srai_epi32(_mm512_slli_epi32(x, 8), 24);
+        byte[3] = _mm512_srai_epi32(x, 24);
+        UNROLL
+        for (int e = 0; e < 4; e++)
+            to[e] = _mm512_mul_ps(_mm512_cvtepi32_ps(byte[e]), scale);
     }
 }
 
-/* Keys j .. of `groups` times 16, of which `live` are there; rows and ahead have all. */
-INLINE void dot_keys(const int n, const int groups, const struct headway_dot *g, int j, int live,
-                     const void *const *row, const void *const *ahead)
+/* Keys of which a sum for each of n lanes grows, `groups` times 16 side by side. */
+struct sums {
+    __m512 acc[2][HEADWAY_MAX_FEW], scale[2];
+    const float *query;
+};
+
+/* acc = fma over the elements of words[..][c], a line of the query each. */
+INLINE void multiply(const int n, const int groups, const enum headway_storage storage,
+                     struct sums *s, int width, __m512 (*words)[WORDS], int c)
 {
-    __m512 acc[2][HEADWAY_MAX_FEW];
-    const int64_t bytes = g->k * 4;
+    __m512 x[2][4];
+    EACH(i, 2, groups)
+        widen_words(storage, x[i], words[i][c], s->scale[i]);
+    EACH(e, 4, 4 / size_of(storage)) {
+        EACH(l, HEADWAY_MAX_FEW, n) {
+            const __m512 q = broadcast(s->query + l);
+            EACH(i, 2, groups)
+                s->acc[i][l] = _mm512_fmadd_ps(x[i][e], q, s->acc[i][l]);
+        }
+        s->query += width;
+    }
+}
+
+/* The last `count` elements of keys, fewer than a step has. */
+INLINE void multiply_rest(const int n, const int groups, const enum headway_storage storage,
+                          struct sums *s, int width, const void *const *row, int64_t at, int count)
+{
+    const int size = size_of(storage);
+    char copy[LANES][STEP];
+    const void *copies[LANES];
+    float rest[2][STEP][LANES];
+
+    EACH(i, 2, groups) {
+        __m512 words[WORDS];
+        for (int j = 0; j < LANES; j++) {
+            const __mmask32 mask = (__mmask32)((UINT64_C(1) << (count * size)) - 1);
+            const char *from = (const char *)row[i * LANES + j] + at;
+            _mm256_storeu_si256((__m256i *)(void *)copy[j], _mm256_maskz_loadu_epi8(mask, from));
+            copies[j] = copy[j];
+        }
+        gather(words, copies, 0);
+        EACH(c, WORDS, WORDS) {
+            __m512 x[4];
+            widen_words(storage, x, words[c], s->scale[i]);
+            EACH(e, 4, 4 / size)
+                _mm512_storeu_ps(rest[i][c * 4 / size + e], x[e]);
+        }
+    }
+    for (int p = 0; p < count; p++, s->query += width)
+        EACH(l, HEADWAY_MAX_FEW, n) {
+            const __m512 q = broadcast(s->query + l);
+            EACH(i, 2, groups)
+                s->acc[i][l] = _mm512_fmadd_ps(_mm512_loadu_ps(rest[i][p]), q, s->acc[i][l]);
+        }
+}
+
+/* Keys j .. of `groups` times 16, of which `live` are there; row and ahead have all. The next words
+ * are gathered between the multiply-adds of the latest: neither waits for the other then. */
+INLINE void dot_keys(const int n, const int groups, const enum headway_storage storage,
+                     const struct headway_dot *g, int j, int live, const void *const *row,
+                     const void *const *ahead)
+{
+    const int64_t bytes = g->k * size_of(storage);
     const int width = g->width;
-    const float *query = g->query;
+    __m512 words[2][WORDS];
+    struct sums s;
     int64_t at = 0;
 
-    EACH(i, 2, groups)
+    s.query = g->query;
+    EACH(i, 2, groups) {
         EACH(l, HEADWAY_MAX_FEW, n)
-            acc[i][l] = _mm512_setzero_ps();
+            s.acc[i][l] = _mm512_setzero_ps();
+        if (storage == HEADWAY_STORED_I8) {
+            const int rest = live - i * LANES;
+            const unsigned mask = rest < LANES ? (1u << rest) - 1 : 0xFFFF;
+            s.scale[i] = _mm512_maskz_loadu_ps((__mmask16)mask, g->keys->scale + j + i * LANES);
+        } else {
+            s.scale[i] = _mm512_setzero_ps();
+        }
+    }
+    if (bytes >= STEP)
+        EACH(i, 2, groups)
+            gather(words[i], row + i * LANES, 0);
     for (; at + STEP <= bytes; at += STEP) {
-        __m512 words[2][WORDS];
+        const int64_t next = at + 2 * STEP <= bytes ? at + STEP : at;
+        __m512 fresh[WORDS];
         if (ahead)
             UNROLL
             for (int i = 0; i < 8 * groups; i++)
                 _mm_prefetch((const char *)ahead[at / STEP % 2 * 8 * groups + i] + at, _MM_HINT_T1);
-        EACH(i, 2, groups)
-            gather(words[i], row + i * LANES, at);
-        EACH(c, WORDS, WORDS) {
-            EACH(l, HEADWAY_MAX_FEW, n) {
-                const __m512 x = _mm512_set1_ps(query[l]);
-                EACH(i, 2, groups)
-                    acc[i][l] = _mm512_fmadd_ps(words[i][c], x, acc[i][l]);
-            }
-            query += width;
-        }
+        EACH(c, WORDS / 2, WORDS / 2)
+            multiply(n, groups, storage, &s, width, words, c);
+        gather(fresh, row, next);
+        EACH(c, WORDS / 2, WORDS / 2)
+            multiply(n, groups, storage, &s, width, words, WORDS / 2 + c);
+        if (groups == 2)
+            gather(words[1], row + LANES, next);
+        EACH(c, WORDS, WORDS)
+            words[0][c] = fresh[c];
     }
-    if (at < bytes) {
-        float rest[2][WORDS][LANES];
-        EACH(i, 2, groups)
-            for (int64_t p = 0; p < (bytes - at) / 4; p++)
-                for (int r = 0; r < LANES; r++)
-                    rest[i][p][r] = ((const float *)row[i * LANES + r])[at / 4 + p];
-        for (int64_t p = 0; p < (bytes - at) / 4; p++, query += width)
-            EACH(l, HEADWAY_MAX_FEW, n) {
-                const __m512 x = _mm512_set1_ps(query[l]);
-                EACH(i, 2, groups)
-                    acc[i][l] = _mm512_fmadd_ps(_mm512_loadu_ps(rest[i][p]), x, acc[i][l]);
-            }
-    }
+    if (at < bytes)
+        multiply_rest(n, groups, storage, &s, width, row, at,
+                      (int)(bytes - at) / size_of(storage));
     EACH(i, 2, groups)
         store_scores(n, g->scores + (ptrdiff_t)(j + i * LANES) * width, width, live - i * LANES,
-                     acc[i]);
+                     s.acc[i]);
 }
 
 /* The last rows of a block, the last of all as often as makes 16 of them. */
@@ -145,40 +256,63 @@ INLINE void fill_up(const void **to, const void *const *from, int count)
         to[i] = from[i < count ? i : count - 1];
 }
 
-INLINE void dot_lanes(const int n, const struct headway_dot *g)
+INLINE void dot_lanes(const int n, const enum headway_storage storage, const struct headway_dot *g)
 {
     const struct headway_rows *keys = g->keys;
     int j = 0;
 
     if (n <= 4)
         for (; j + 2 * LANES <= keys->count; j += 2 * LANES)
-            dot_keys(n, 2, g, j, 2 * LANES, keys->row + j, keys->ahead ? keys->ahead + j : NULL);
+            dot_keys(n, 2, storage, g, j, 2 * LANES, keys->row + j,
+                     keys->ahead ? keys->ahead + j : NULL);
     for (; j < keys->count; j += LANES) {
         const int live = keys->count - j < LANES ? keys->count - j : LANES;
         const void *row[LANES], *ahead[LANES];
         fill_up(row, keys->row + j, live);
         if (keys->ahead)
             fill_up(ahead, keys->ahead + j, live);
-        dot_keys(n, 1, g, j, live, row, keys->ahead ? ahead : NULL);
+        dot_keys(n, 1, storage, g, j, live, row, keys->ahead ? ahead : NULL);
     }
+}
+
+INLINE void dot_stored(const enum headway_storage storage, const struct headway_dot *g)
+{
+    switch (g->n) {
+    case 8: dot_lanes(8, storage, g); break;
+    case 7: dot_lanes(7, storage, g); break;
+    case 6: dot_lanes(6, storage, g); break;
+    case 5: dot_lanes(5, storage, g); break;
+    case 4: dot_lanes(4, storage, g); break;
+    case 3: dot_lanes(3, storage, g); break;
+    case 2: dot_lanes(2, storage, g); break;
+    default: dot_lanes(1, storage, g); break;
+    }
+}
+
+static void dot_f32(const struct headway_dot *g)
+{
+    dot_stored(HEADWAY_STORED_F32, g);
+}
+
+static void dot_f16(const struct headway_dot *g)
+{
+    dot_stored(HEADWAY_STORED_F16, g);
+}
+
+static void dot_bf16(const struct headway_dot *g)
+{
+    dot_stored(HEADWAY_STORED_BF16, g);
+}
+
+static void dot_i8(const struct headway_dot *g)
+{
+    dot_stored(HEADWAY_STORED_I8, g);
 }
 
 void headway_dot_avx512(const struct headway_dot *g)
 {
-    if (g->keys->storage != HEADWAY_STORED_F32) {
-        headway_dot_scalar(g);
-        return;
-    }
-    switch (g->n) {
-    case 8: dot_lanes(8, g); break;
-    case 7: dot_lanes(7, g); break;
-    case 6: dot_lanes(6, g); break;
-    case 5: dot_lanes(5, g); break;
-    case 4: dot_lanes(4, g); break;
-    case 3: dot_lanes(3, g); break;
-    case 2: dot_lanes(2, g); break;
-    default: dot_lanes(1, g); break;
-    }
+    static headway_dot_fn *const stored[] = {dot_f32, dot_f16, dot_bf16, dot_i8};
+    stored[g->keys->storage](g);
 }
 
 /* Columns d .. of `vectors` vectors, the last of which are masked, of keys j .. end - 1. */
@@ -208,7 +342,7 @@ INLINE void mix_columns(const int n, const int vectors, const struct headway_mix
         EACH(v, 8, vectors)
             x[v] = _mm512_maskz_loadu_ps(mask[v], value + v * LANES);
         EACH(l, HEADWAY_MAX_FEW, n) {
-            const __m512 weight = _mm512_set1_ps(weights[l]);
+            const __m512 weight = broadcast(weights + l);
             EACH(v, 8, vectors)
                 acc[l][v] = _mm512_fmadd_ps(x[v], weight, acc[l][v]);
         }
