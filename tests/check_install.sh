@@ -8,6 +8,12 @@ cmake=$3
 cc=$4
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
+# Of the same family: the archive needs its OpenMP library.
+case ${cc##*/} in
+clang*) cxx=clang++${cc##*clang} ;;
+gcc*) cxx=g++${cc##*gcc} ;;
+*) cxx=c++ ;;
+esac
 failed=0
 fail() {
     echo "FAIL $*"
@@ -43,12 +49,13 @@ by_cmake() {
     name=$1
     shift
     rm -rf "$work/user"
-    quietly "$cmake" -S "$source/tests/install" -B "$work/user" -DCMAKE_C_COMPILER="$cc" "$@" &&
+    quietly "$cmake" -S "$source/tests/install" -B "$work/user" -DCMAKE_C_COMPILER="$cc" \
+        -DCMAKE_CXX_COMPILER="$cxx" "$@" &&
         quietly "$cmake" --build "$work/user" --parallel 2 || {
         fail "$name: the other project does not build"
         return
     }
-    ls "$work/user/cpp_shared" >/dev/null 2>&1 || echo "$name in C++ - skipped: no C++ compiler"
+    ls "$work/user/cpp_shared" >/dev/null 2>&1 || echo "$name in C++ - skipped: no $cxx"
     for program in "$work/user/c"*_shared "$work/user/c"*_static; do
         kind=${program##*_}
         runs "$name, ${program##*/}" "$kind" "$program"
@@ -67,7 +74,7 @@ by_pkg_config() {
     LD_LIBRARY_PATH=$(pkg-config --variable=libdir headway)
     export LD_LIBRARY_PATH
     c11="$cc -std=c11"
-    for compiler in "$c11" "c++ -std=c++17"; do
+    for compiler in "$c11" "$cxx -std=c++17"; do
         have "${compiler%% *}" || {
             echo "$1 by pkg-config and ${compiler%% *} - skipped: not installed"
             continue
