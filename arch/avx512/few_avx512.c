@@ -27,8 +27,6 @@
 
 headway_dot_fn headway_dot_avx512;
 headway_mix_fn headway_mix_avx512;
-headway_dot_fn headway_dot_scalar;
-headway_mix_fn headway_mix_scalar;
 
 /* 4 x 4 words within each 128 bits. */
 INLINE void turn(__m512 *t)
@@ -315,32 +313,57 @@ void headway_dot_avx512(const struct headway_dot *g)
     stored[g->keys->storage](g);
 }
 
-/* Columns d .. of `vectors` vectors, the last of which are masked, of keys j .. end - 1. */
-INLINE void mix_columns(const int n, const int vectors, const struct headway_mix *g, int64_t d,
-                        const __mmask16 *mask, int j, int end)
+/* Columns of a row of values that are summed side by side: `vectors` vectors from d on, the lanes of
+ * mask of each. */
+struct columns {
+    int64_t d;
+    __mmask16 mask[8];
+};
+
+/* 16 stored elements as they are. */
+INLINE __m512 widen_row(const enum headway_storage storage, const char *from, __mmask16 mask,
+                        __m512 scale)
 {
-    __m512 acc[HEADWAY_MAX_FEW][8];
+    if (storage == HEADWAY_STORED_F32)
+        return _mm512_maskz_loadu_ps(mask, from);
+    if (storage == HEADWAY_STORED_I8) {
+        const __m512i x = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from));
+        return _mm512_mul_ps(_mm512_cvtepi32_ps(x), scale);
+    }
+    const __m256i halves = _mm256_maskz_loadu_epi16(mask, from);
+    if (storage == HEADWAY_STORED_F16)
+        return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+/* Adds the values of keys j .. end - 1. */
+INLINE void mix_columns(const int n, const int vectors, const enum headway_storage storage,
+                        const struct headway_mix *g, const struct columns *at, int j, int end)
+{
     const struct headway_rows *values = g->values;
+    const int size = size_of(storage);
+    __m512 acc[HEADWAY_MAX_FEW][8];
 
     EACH(l, HEADWAY_MAX_FEW, n) {
-        const float *sum = g->sum + l * g->pitch + d;
+        const float *sum = g->sum + l * g->pitch + at->d;
         EACH(v, 8, vectors)
             acc[l][v] = j == 0 && g->fresh ? _mm512_setzero_ps()
-                                           : _mm512_maskz_loadu_ps(mask[v], sum + v * LANES);
+                                           : _mm512_maskz_loadu_ps(at->mask[v], sum + v * LANES);
         if (j == 0 && !g->fresh)
             EACH(v, 8, vectors)
                 acc[l][v] = _mm512_mul_ps(acc[l][v], _mm512_set1_ps(g->rescale[l]));
     }
     for (; j < end; j++) {
-        const float *value = (const float *)values->row[j] + d;
+        const char *row = (const char *)values->row[j] + at->d * size;
         const float *weights = g->weights + (ptrdiff_t)j * g->width;
+        const __m512 scale =
+            storage == HEADWAY_STORED_I8 ? broadcast(values->scale + j) : _mm512_setzero_ps();
         __m512 x[8];
         if (values->ahead)
-            EACH(v, 8, vectors)
-                _mm_prefetch((const char *)((const float *)values->ahead[j] + d + v * LANES),
-                             _MM_HINT_T1);
+            for (int b = 0; b < vectors * LANES * size; b += LINE)
+                _mm_prefetch((const char *)values->ahead[j] + at->d * size + b, _MM_HINT_T1);
         EACH(v, 8, vectors)
-            x[v] = _mm512_maskz_loadu_ps(mask[v], value + v * LANES);
+            x[v] = widen_row(storage, row + v * LANES * size, at->mask[v], scale);
         EACH(l, HEADWAY_MAX_FEW, n) {
             const __m512 weight = broadcast(weights + l);
             EACH(v, 8, vectors)
@@ -348,44 +371,72 @@ INLINE void mix_columns(const int n, const int vectors, const struct headway_mix
         }
     }
     EACH(l, HEADWAY_MAX_FEW, n) {
-        float *sum = g->sum + l * g->pitch + d;
+        float *sum = g->sum + l * g->pitch + at->d;
         EACH(v, 8, vectors)
-            _mm512_mask_storeu_ps(sum + v * LANES, mask[v], acc[l][v]);
+            _mm512_mask_storeu_ps(sum + v * LANES, at->mask[v], acc[l][v]);
     }
 }
 
-INLINE void mix_lanes(const int n, const struct headway_mix *g)
+/* As many columns at a time as the sums of n lanes have registers for. */
+INLINE void mix_lanes(const int n, const enum headway_storage storage, const struct headway_mix *g)
 {
-    const int vectors = n <= 2 ? 8 : n <= 6 ? 4 : 2;
+    const int most = n <= 2 ? 8 : n <= 6 ? 4 : 2;
     const int count = g->values->count;
 
     for (int j = 0; j < count; j += LANES) {
         const int end = count - j < LANES ? count : j + LANES;
-        for (int64_t d = 0; d < g->m; d += vectors * LANES) {
-            __mmask16 mask[8];
-            for (int v = 0; v < vectors; v++) {
-                const int64_t rest = g->m - d - v * LANES;
-                mask[v] = (__mmask16)(rest >= LANES ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1);
+        struct columns at = {.d = 0};
+        for (; at.d < g->m; at.d += most * LANES) {
+            for (int v = 0; v < most; v++) {
+                const int64_t rest = g->m - at.d - v * LANES;
+                at.mask[v] = (__mmask16)(rest >= LANES ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1);
             }
-            mix_columns(n, vectors, g, d, mask, j, end);
+            if (most == 8 && g->m - at.d > 4 * LANES)
+                mix_columns(n, 8, storage, g, &at, j, end);
+            else if (most >= 4 && g->m - at.d > 2 * LANES)
+                mix_columns(n, 4, storage, g, &at, j, end);
+            else
+                mix_columns(n, 2, storage, g, &at, j, end);
         }
     }
 }
 
+INLINE void mix_stored(const enum headway_storage storage, const struct headway_mix *g)
+{
+    switch (g->n) {
+    case 8: mix_lanes(8, storage, g); break;
+    case 7: mix_lanes(7, storage, g); break;
+    case 6: mix_lanes(6, storage, g); break;
+    case 5: mix_lanes(5, storage, g); break;
+    case 4: mix_lanes(4, storage, g); break;
+    case 3: mix_lanes(3, storage, g); break;
+    case 2: mix_lanes(2, storage, g); break;
+    default: mix_lanes(1, storage, g); break;
+    }
+}
+
+static void mix_f32(const struct headway_mix *g)
+{
+    mix_stored(HEADWAY_STORED_F32, g);
+}
+
+static void mix_f16(const struct headway_mix *g)
+{
+    mix_stored(HEADWAY_STORED_F16, g);
+}
+
+static void mix_bf16(const struct headway_mix *g)
+{
+    mix_stored(HEADWAY_STORED_BF16, g);
+}
+
+static void mix_i8(const struct headway_mix *g)
+{
+    mix_stored(HEADWAY_STORED_I8, g);
+}
+
 void headway_mix_avx512(const struct headway_mix *g)
 {
-    if (g->values->storage != HEADWAY_STORED_F32) {
-        headway_mix_scalar(g);
-        return;
-    }
-    switch (g->n) {
-    case 8: mix_lanes(8, g); break;
-    case 7: mix_lanes(7, g); break;
-    case 6: mix_lanes(6, g); break;
-    case 5: mix_lanes(5, g); break;
-    case 4: mix_lanes(4, g); break;
-    case 3: mix_lanes(3, g); break;
-    case 2: mix_lanes(2, g); break;
-    default: mix_lanes(1, g); break;
-    }
+    static headway_mix_fn *const stored[] = {mix_f32, mix_f16, mix_bf16, mix_i8};
+    stored[g->values->storage](g);
 }
