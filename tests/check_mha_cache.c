@@ -397,7 +397,7 @@ static void check_arrivals(const struct subject *s, const headway_engine *scalar
         const int64_t *const length = n == 1 && !quick ? longer : lengths;
         struct served v = served_make(options[n], shape, length, SEQUENCES);
         serve_alone(scalar, &v);
-        for (int p = 0; p < COUNT(pages); p += quick ? 3 : 1)
+        for (int p = n < 2 ? 0 : n % 2; p < COUNT(pages); p += quick ? 3 : n < 2 ? 1 : 2)
             for (int arrival = 0; arrival < ARRIVALS; arrival++) {
                 const unsigned turn = (unsigned)(n + p + arrival);
                 headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
