@@ -17,7 +17,7 @@ struct entry {
 };
 
 extern const struct entry empty_cases[], mask_cases[], number_cases[], shape_cases[], score_cases[],
-    layer_cases[];
+    layer_cases[], cache_cases[];
 extern int quick; /* a sample, for emulators and sanitizers */
 
 /* On one and seven threads, dense and in another layout that moves on with each call: the

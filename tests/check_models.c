@@ -155,8 +155,8 @@ static void compute(const struct run *run)
     if (!needs_cache(run))
         return;
     /* Roundings of 2^-11, 2^-8 and 1/254 of a head's largest, in scores that spread widely. */
-    if (command(run, 1, NULL, run->tolerance) == 0 && command(run, 1, "f16", 0.01) == 0 &&
-        command(run, 1, "bf16", 0.08) == 0 && command(run, 1, "int8", 0.1) == 0)
+    if (command(run, 1, NULL, run->tolerance) == 0 && command(run, 1, "f16", 1e-3) == 0 &&
+        command(run, 1, "bf16", 8e-3) == 0 && command(run, 1, "int8", 2e-2) == 0)
         cached++;
 }
 
