@@ -167,6 +167,7 @@ int main(int argc, char **argv)
     check_overlaps();
     check_options();
     check_mha_arguments();
+    check_sizes();
     headway_engine_destroy(engine);
     return check_end();
 }

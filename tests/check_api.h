@@ -15,5 +15,6 @@ void check_attention_arguments(void);
 void check_overlaps(void);
 void check_options(void);
 void check_mha_arguments(void);
+void check_sizes(void);
 
 #endif

@@ -107,7 +107,9 @@ field() {
         fail "$1: $2 is not '$3': $(dpkg-deb --field "$work/packages/$1"_*.deb "$2")"
 }
 if have dpkg-deb && have dpkg-shlibdeps; then
-    quietly "${cmake%cmake}cpack" -G DEB -B "$work/packages" --config "$build/CPackConfig.cmake" ||
+    # Of Make, cpack would build everything once more.
+    quietly "${cmake%cmake}cpack" -G DEB -D CPACK_CMAKE_GENERATOR=Ninja -B "$work/packages" \
+        --config "$build/CPackConfig.cmake" ||
         fail "cpack"
     rm -rf "$work/packages/_CPack_Packages"
     mkdir "$work/root"

@@ -13,7 +13,9 @@
  *              one at the same time, each call with a workspace of its own. A cache is changed by
  *              the calls that append to it: one of those at a time, and no other beside it
  *   growth     structs that callers fill begin with their own size and have an initialiser macro;
- *              start from it, and a program built against an older header keeps its meaning
+ *              start from it, and a program built against an older header keeps its meaning: from
+ *              0.1 on fields are added at the end alone, with an initial value that changes nothing,
+ *              and the sizes of earlier versions stay allowed; any other size is an error
  *
  * One answer: with f32 arithmetic an output row has the same bits on every instruction set, for any
  * thread count, batch, place in the batch, strides and tiling, and way of serving: at once, in
