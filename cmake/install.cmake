@@ -36,6 +36,10 @@ install(FILES ${PROJECT_BINARY_DIR}/headway.pc DESTINATION ${CMAKE_INSTALL_LIBDI
 
 # ---- Debian packages: cpack -G DEB ---------------------------------------------------------------
 
+# dpkg-shlibdeps knows the machine's own packages alone.
+if(CMAKE_CROSSCOMPILING)
+    return()
+endif()
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "The Headway developers <headway@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "") # each package has its own
@@ -51,9 +55,6 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-if(CMAKE_CROSSCOMPILING AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
-    set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
-endif()
 set(about "multi-head attention for CPUs")
 set(more "Scaled dot-product attention and whole attention layers with key-value caches, on AVX-512, AVX2,
 NEON and plain C, chosen at run time, with the same bits on each.")
