@@ -1,6 +1,6 @@
 /* layer/<who>/f32/<shape>/threads:<N>: self-attention with biases, projections included, and
- * others' beside it. */
-#include "attention.h"
+ * others' beside it, and what decode.cpp has. */
+#include "layer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,10 +13,11 @@ extern "C" {
 namespace
 {
 
-using bench::Expected;
 using bench::Floats;
+using bench::LayerData;
 using bench::Prepared;
 using bench::Shape;
+using bench::Weight;
 using bench::Who;
 
 const std::vector<Shape> standard = {
@@ -26,82 +27,6 @@ const std::vector<Shape> standard = {
     {"base512", 1, 12, 12, 512, 512, 64, 64, false, 0},
     {"base512b8", 8, 12, 12, 512, 512, 64, 64, false, 0},
     {"large", 1, 16, 16, 512, 512, 64, 64, false, 0},
-};
-
-/* One weight matrix (outputs, inputs) with its bias, and tensors on both. */
-struct Weight {
-    Weight(int64_t outputs, int64_t inputs, uint64_t seed)
-        : matrix(bench::floats(outputs * inputs)), bias(bench::floats(outputs))
-    {
-        const int64_t shape[] = {outputs, inputs};
-        bench::fill_normal(matrix.get(), outputs * inputs, seed, 1.0f / std::sqrt(float(inputs)));
-        bench::fill_normal(bias.get(), outputs, seed + 100, 0.1f);
-        tensor = headway_tensor_dense(matrix.get(), HEADWAY_F32, 2, shape);
-        bias_tensor = headway_tensor_dense(bias.get(), HEADWAY_F32, 1, shape);
-    }
-    Floats matrix, bias;
-    headway_tensor tensor, bias_tensor;
-};
-
-/* A layer of E = Hq * D inputs and outputs, and an input. Lq != Lk: keys come from another one. */
-struct Data {
-    explicit Data(const Shape &given)
-        : shape(given), E(given.Hq * given.D), query(bench::floats(given.B * given.Lq * E)),
-          key(bench::floats(given.B * given.Lk * E)), q(E, E, 11), k(given.Hkv * given.D, E, 12),
-          v(given.Hkv * given.Dv, E, 13), o(E, given.Hq * given.Dv, 14)
-    {
-        const int64_t x[] = {shape.B, shape.Lq, E}, y[] = {shape.B, shape.Lk, E};
-        bench::fill_normal(query.get(), x[0] * x[1] * x[2], 1, 1.0f);
-        bench::fill_normal(key.get(), y[0] * y[1] * y[2], 2, 1.0f);
-        query_tensor = headway_tensor_dense(query.get(), HEADWAY_F32, 3, x);
-        key_tensor = headway_tensor_dense(key.get(), HEADWAY_F32, 3, y);
-        key_or_null = shape.Lq == shape.Lk ? nullptr : &key_tensor;
-        params.causal = shape.causal ? HEADWAY_CAUSAL_BOTTOM_RIGHT : HEADWAY_CAUSAL_NONE;
-        config.heads = shape.Hq;
-        config.kv_heads = shape.Hkv;
-        config.head_size = shape.D;
-        config.value_head_size = shape.Dv;
-        weights.query = &q.tensor;
-        weights.query_bias = &q.bias_tensor;
-        weights.key = &k.tensor;
-        weights.key_bias = &k.bias_tensor;
-        weights.value = &v.tensor;
-        weights.value_bias = &v.bias_tensor;
-        weights.out = &o.tensor;
-        weights.out_bias = &o.bias_tensor;
-    }
-    Data(const Data &) = delete;
-    Data &operator=(const Data &) = delete;
-
-    int64_t out_count() const
-    {
-        return shape.B * shape.Lq * E;
-    }
-    double flops() const
-    {
-        const double per_query = double(E * shape.Hq * (shape.D + shape.Dv));
-        const double per_key = double(E * shape.Hkv * (shape.D + shape.Dv));
-        return 2.0 * double(shape.B) * (double(shape.Lq) * per_query + double(shape.Lk) * per_key) +
-               shape.attention_flops();
-    }
-    /* Weights, input and output once. */
-    double bytes() const
-    {
-        const double per_head = double(E * (shape.D + shape.Dv));
-        const int64_t tokens = 2 * shape.Lq + (key_or_null ? shape.Lk : 0);
-        return 4.0 * (per_head * double(shape.Hq + shape.Hkv) + double(shape.B * tokens * E));
-    }
-
-    Shape shape;
-    int64_t E;
-    Floats query, key;
-    Weight q, k, v, o;
-    headway_tensor query_tensor, key_tensor;
-    const headway_tensor *key_or_null;
-    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
-    headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
-    headway_mha_weights weights = HEADWAY_MHA_WEIGHTS_INIT;
-    Expected expected;
 };
 
 /* y = x . W^T + bias with the row's GEMM, W packed once into panels. */
@@ -186,7 +111,7 @@ class Projection
 class UnfusedLayer
 {
   public:
-    UnfusedLayer(const headway_row *row, int threads, const Data &data)
+    UnfusedLayer(const headway_row *row, int threads, const LayerData &data)
         : threads_(threads), data_(data), attention_(row, threads, data.shape), q_(row, data.q),
           k_(row, data.k), v_(row, data.v), o_(row, data.o),
           query_(bench::floats(data.shape.B * data.shape.Lq * data.shape.Hq * data.shape.D)),
@@ -215,13 +140,13 @@ class UnfusedLayer
 
   private:
     int threads_;
-    const Data &data_;
+    const LayerData &data_;
     bench::Unfused attention_;
     Projection q_, k_, v_, o_;
     Floats query_, key_, value_, heads_;
 };
 
-void expect(Data &data)
+void expect(LayerData &data)
 {
     const int64_t count = data.out_count();
     if (data.flops() <= bench::reference_flops) {
@@ -239,12 +164,12 @@ void expect(Data &data)
     data.expected = bench::expect_like(out.get(), count);
 }
 
-std::shared_ptr<Data> data_of(const Shape &shape)
+std::shared_ptr<LayerData> data_of(const Shape &shape)
 {
-    static std::shared_ptr<Data> latest;
+    static std::shared_ptr<LayerData> latest;
     if (!latest || latest->shape.name != shape.name) {
         latest.reset();
-        latest = std::make_shared<Data>(shape);
+        latest = std::make_shared<LayerData>(shape);
         expect(*latest);
     }
     return latest;
@@ -260,7 +185,7 @@ struct Layer {
     }
 };
 
-void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out)
+void prepare_headway(Prepared &made, const LayerData &data, const headway_tensor &out)
 {
     auto made_layer = std::make_shared<Layer>();
     size_t bytes = 0;
@@ -286,7 +211,7 @@ void prepare_headway(Prepared &made, const Data &data, const headway_tensor &out
     };
 }
 
-void prepare_onednn(Prepared &made, headway_onednn_path path, const Data &data,
+void prepare_onednn(Prepared &made, headway_onednn_path path, const LayerData &data,
                     const headway_tensor &out)
 {
     char note[512] = "";
@@ -311,7 +236,7 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
 {
     made.row = who.row;
     made.label = who.row->name;
-    std::shared_ptr<Data> data = data_of(shape);
+    std::shared_ptr<LayerData> data = data_of(shape);
     made.flops = data->flops();
     made.bytes = data->bytes();
     made.error = bench::why_skipped(who.row, made.threads, made.flops, slow);
@@ -357,5 +282,6 @@ int main(int argc, char **argv)
                     prepare(made, who, shape, slow);
                 });
             }
+    bench::register_steps(options.threads);
     return bench::run_all();
 }
