@@ -1,6 +1,8 @@
 #!/bin/sh
 # No vector register goes to the stack in a kernel's innermost multiply-add loop, with every compiler.
 # In the GEMM none comes from there either; in the softmax a constant of the loop may be an operand.
+# Dots of few lanes that transpose more than the registers hold are spared: AVX2's, and AVX-512's of
+# stored elements that are not floats.
 # check_spills.sh SOURCE_DIR ROW FLAG...
 source=$1
 row=$2
@@ -13,10 +15,11 @@ tried=0
 
 # Innermost loop: a backward jump whose range holds no other one. %rbp is the frame only if set so.
 find_spills() {
-    awk -v constants="$1" '
+    awk -v constants="$1" -v spared="$2" '
     function pad(h) { sub(/^0x/, "", h); return substr("0000000000000000", 1, 16 - length(h)) h }
     function finish(  i, j, k, inner, fma, bad, frame) {
         frame = 0
+        if (spared != "" && name ~ spared) n = 0
         for (i = 1; i <= n; i++)
             if (text[i] ~ /mov +%rsp,%rbp/) frame = 1
         for (i = 1; i <= n; i++) {
@@ -65,12 +68,18 @@ try() {
         return
     fi
     tried=1
-    for file in "$source/arch/$row"/gemm_*.c "$source/arch/$row"/softmax_*.c; do
+    for file in "$source/arch/$row"/gemm_*.c "$source/arch/$row"/softmax_*.c \
+        "$source/arch/$row"/few_*.c; do
         constants=
+        spared=
         [ "${file##*/}" != "softmax_$row.c" ] || constants=1
+        case ${file##*/} in
+        few_avx2.c) spared='^<dot' ;;
+        few_avx512.c) spared='^<dot_(f16|bf16|i8)>' ;;
+        esac
         if "$compiler" -std=c11 -O2 -ffp-contract=off -fPIC "$@" -I "$source/include" -I "$source/src" \
             -c "$file" -o "$work/k.o" &&
-            found=$("$objdump" -d --no-show-raw-insn "$work/k.o" | find_spills "$constants"); then
+            found=$("$objdump" -d --no-show-raw-insn "$work/k.o" | find_spills "$constants" "$spared"); then
             echo "passed: $compiler ${file##*/}: $found, none spills"
         else
             echo "FAIL $compiler ${file##*/}: $found"

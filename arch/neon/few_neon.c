@@ -25,15 +25,25 @@ INLINE void prefetch(const char *at)
     __builtin_prefetch(at, 0, 2);
 }
 
+INLINE float32x4_t low_halves(float32x4_t a, float32x4_t b)
+{
+    return vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+
+INLINE float32x4_t high_halves(float32x4_t a, float32x4_t b)
+{
+    return vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+
 INLINE void transpose(float32x4_t x[LANES])
 {
     const float32x4x2_t a = vtrnq_f32(x[0], x[1]);
     const float32x4x2_t b = vtrnq_f32(x[2], x[3]);
 
-    x[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
-    x[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
-    x[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
-    x[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
+    x[0] = low_halves(a.val[0], b.val[0]);
+    x[1] = low_halves(a.val[1], b.val[1]);
+    x[2] = high_halves(a.val[0], b.val[0]);
+    x[3] = high_halves(a.val[1], b.val[1]);
 }
 
 /* The elements of a dword of four rows, in order; scale is for I8. */
@@ -57,6 +67,27 @@ INLINE void widen_dword(float32x4_t value[MAX_PARTS], float32x4_t dword, const f
         value[1] = vmulq_f32(vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(whole, 16), 24)), factor);
         value[2] = vmulq_f32(vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(whole, 8), 24)), factor);
         value[3] = vmulq_f32(vcvtq_f32_s32(vshrq_n_s32(whole, 24)), factor);
+    }
+}
+
+/* The products of dword i of each row. */
+INLINE void multiply(float32x4_t (*sum)[KEYS / LANES], float32x4_t (*dword)[DWORDS], int i,
+                     const float *scale, const float *query, int width, const int n,
+                     const int groups, const enum headway_storage storage)
+{
+    const int parts = (int)sizeof(float) / headway_few_bytes(storage);
+    float32x4_t key[KEYS / LANES][MAX_PARTS];
+
+    UNROLL for (int v = 0; v < groups; v++)
+        widen_dword(key[v], dword[v][i], storage == HEADWAY_STORED_I8 ? scale + v * LANES : NULL,
+                    storage);
+    UNROLL for (int c = 0; c < parts; c++) {
+        float32x4_t line[HEADWAY_MAX_FEW / LANES];
+        UNROLL for (int l = 0; l < n; l += LANES)
+            line[l / LANES] = vld1q_f32(query + c * width + l);
+        UNROLL for (int l = 0; l < n; l++)
+            UNROLL for (int v = 0; v < groups; v++)
+                sum[l][v] = vfmaq_n_f32(sum[l][v], key[v][c], line[l / LANES][l % LANES]);
     }
 }
 
@@ -85,16 +116,15 @@ INLINE void dot(float (*sums)[KEYS], const struct headway_few_keys *keys, int fr
                     vld1q_u8((const uint8_t *)row[v * LANES + j] + p * bytes));
             transpose(dword[v]);
         }
-        UNROLL for (int i = 0; i < DWORDS; i++) {
-            float32x4_t key[KEYS / LANES][MAX_PARTS];
-            UNROLL for (int v = 0; v < groups; v++)
-                widen_dword(key[v], dword[v][i],
-                            storage == HEADWAY_STORED_I8 ? keys->scale + from + v * LANES : NULL,
-                            storage);
-            UNROLL for (int c = 0; c < parts; c++, query += g->width)
-                UNROLL for (int l = 0; l < n; l++)
-                    UNROLL for (int v = 0; v < groups; v++)
-                        sum[l][v] = vfmaq_n_f32(sum[l][v], key[v][c], query[l]);
+        const float *scale = keys->scale ? keys->scale + from : NULL;
+        if (storage == HEADWAY_STORED_F32) {
+            UNROLL for (int i = 0; i < DWORDS; i++, query += g->width)
+                multiply(sum, dword, i, scale, query, g->width, n, groups, storage);
+        } else {
+            /* Straight code of all parts of all dwords is too long for compilers to keep in
+             * registers. */
+            for (int i = 0; i < DWORDS; i++, query += parts * g->width)
+                multiply(sum, dword, i, scale, query, g->width, n, groups, storage);
         }
     }
     for (; p < g->k; p++, query += g->width) {

@@ -53,8 +53,8 @@ static inline void headway_few_dot(const struct headway_dot *g, headway_few_dot_
 }
 
 /* Element p of each row. */
-INLINE void headway_few_column(float *column, const struct headway_few_keys *keys, int64_t p,
-                               const enum headway_storage storage)
+static inline void headway_few_column(float *column, const struct headway_few_keys *keys, int64_t p,
+                                      enum headway_storage storage)
 {
     for (int j = 0; j < HEADWAY_FEW_KEYS; j++)
         column[j] = headway_widen_at(keys->row[j], p, storage,
