@@ -1,11 +1,14 @@
-/* Calls that compute allocate nothing and free nothing: the allocator is interposed and counts. */
+/* Calls that compute allocate nothing and free nothing: the allocator is interposed and counts.
+ * Create functions use the caller's memory alone, as far as it goes. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attend.h"
+#include "check_alloc.h"
 #include "cpu/kernels.h"
+#include "guest.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
@@ -107,13 +110,13 @@ void free(void *memory)
 static void interpose(void) {}
 #endif
 
-static void begin_watch(void)
+void watch_begin(void)
 {
     atomic_store(&calls, 0);
     atomic_store(&watching, 1);
 }
 
-static long end_watch(void)
+long watch_end(void)
 {
     atomic_store(&watching, 0);
     return atomic_load(&calls);
@@ -127,15 +130,15 @@ static void check_counter(void)
     headway_engine *engine = NULL;
     if (!check_case("the allocator is watched"))
         return;
-    begin_watch();
+    watch_begin();
     void *volatile memory = malloc(100);
     free(memory);
-    long seen = end_watch();
+    long seen = watch_end();
     CHECK(seen == 2, "malloc and free count as %ld", seen);
-    begin_watch();
+    watch_begin();
     CHECK(headway_engine_create(NULL, &engine) == HEADWAY_OK, "engine");
     headway_engine_destroy(engine);
-    seen = end_watch();
+    seen = watch_end();
     CHECK(seen >= 2, "an engine made and destroyed counts as %ld", seen);
 }
 
@@ -154,7 +157,7 @@ struct call {
 /* PLAIN: causality, a float mask and lse. */
 enum options { PLAIN, OPTIONS, PACKED };
 
-static headway_tensor guarded(int rank, const int64_t *shape, float value)
+headway_tensor guarded(int rank, const int64_t *shape, float value)
 {
     int64_t count = 1;
     for (int i = 0; i < rank; i++)
@@ -222,17 +225,17 @@ static void run_attention(const headway_engine *engine, const struct shape *s, e
                                    c.workspace, c.bytes);
     char text[2000];
     size_t bytes;
-    begin_watch();
+    watch_begin();
     for (int n = 0; n < 3 && status == HEADWAY_OK; n++)
         status = headway_attention(engine, &c.params, &c.query, &c.key, &c.value, &c.out,
                                    c.workspace, c.bytes);
-    const long computing = end_watch();
-    begin_watch();
+    const long computing = watch_end();
+    watch_begin();
     headway_attention_workspace(engine, &c.params, &c.query, &c.key, &c.value, &bytes);
     headway_attention_explain(engine, &c.params, &c.query, &c.key, &c.value, text, sizeof text);
     headway_attention(engine, &c.params, &c.query, &c.key, &c.value, &c.out, NULL, 0);
     headway_engine_error(engine, text, sizeof text);
-    const long asking = end_watch();
+    const long asking = watch_end();
     CHECK(status == HEADWAY_OK, "%s", headway_status_text(status));
     CHECK(computing == 0, "%s: headway_attention called the allocator %ld times", isa, computing);
     CHECK(asking == 0, "%s: workspace, explain and a failing call called the allocator %ld times",
@@ -283,14 +286,14 @@ static void run_layer(const headway_engine *engine, int64_t batch, int64_t rows,
     void *workspace = check_guard(bytes, 0);
     for (int n = 0; n < 2 && status == HEADWAY_OK; n++)
         status = headway_mha_forward(mha, NULL, &x, NULL, NULL, &y, workspace, bytes);
-    begin_watch();
+    watch_begin();
     for (int n = 0; n < 3 && status == HEADWAY_OK; n++)
         status = headway_mha_forward(mha, NULL, &x, NULL, NULL, &y, workspace, bytes);
-    const long computing = end_watch();
-    begin_watch();
+    const long computing = watch_end();
+    watch_begin();
     if (mha)
         headway_mha_forward(mha, NULL, &x, NULL, NULL, &y, workspace, 0);
-    const long failing = end_watch();
+    const long failing = watch_end();
     CHECK(status == HEADWAY_OK, "%s", headway_status_text(status));
     CHECK(computing == 0, "%s: headway_mha_forward called the allocator %ld times", isa, computing);
     CHECK(failing == 0, "%s: a failing forward called the allocator %ld times", isa, failing);
@@ -301,6 +304,26 @@ static void run_layer(const headway_engine *engine, int64_t batch, int64_t rows,
     check_guard_free(x.data);
     check_guard_free(y.data);
     check_guard_free(workspace);
+}
+
+/* On a pool's threads. */
+static void check_pool(const struct headway_row *row)
+{
+    static const struct shape shape = {1, 70, 700, 4, 2, 64, 64};
+    headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
+    headway_engine *engine = NULL;
+    config.isa = row->name;
+    config.threads = 3;
+    config.parallel_for = pool_for;
+    config.parallel_context = pool_make(2);
+    CHECK(headway_engine_create(&config, &engine) == HEADWAY_OK, "no engine");
+    if (check_case("%s: attention on a pool's threads", row->name))
+        run_attention(engine, &shape, OPTIONS, row->name);
+    if (check_case("%s: layer on a pool's threads", row->name))
+        run_layer(engine, 2, 150, 8, row->name);
+    check_caches(engine, row->name);
+    headway_engine_destroy(engine);
+    pool_free(config.parallel_context);
 }
 
 int main(int argc, char **argv)
@@ -341,7 +364,13 @@ int main(int argc, char **argv)
                     if (check_case("%s: layer of %lld heads on %lld rows, %d threads", isa,
                                    (long long)heads, (long long)rows[n], threads[t]))
                         run_layer(engine, 1 + n % 2, rows[n], heads, isa);
+            if (t % 3 == 0)
+                check_caches(engine, isa);
             headway_engine_destroy(engine);
         }
+    for (int r = 0; r < count_here; r++) {
+        check_caller(rows_here[r]);
+        check_pool(rows_here[r]);
+    }
     return check_end();
 }
