@@ -129,6 +129,32 @@ static void run_weights(void)
         }
 }
 
+/* Few rows of long keys: every size of a group, lanes up to those that tiles take over, and segments
+ * that threads compute apart. */
+static void run_few(void)
+{
+    static const int64_t groups[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 64};
+    static const int64_t keys[] = {1, 17, 128, 513, 1023, 1024, 1025, 1537, 2100};
+    for (int n = 0; n < (quick ? 1 : 3) * COUNT(groups); n++) {
+        const int64_t group = groups[n % COUNT(groups)], kv_heads = 1 + n % 2;
+        const struct shape s = {
+            1 + n / 2 % 3,    1 + n % 5, keys[(n * 2 + n / COUNT(groups)) % COUNT(keys)],
+            group * kv_heads, kv_heads,  n % 3 ? 17 : 64,
+            n % 4 ? 35 : 16};
+        struct problem *p = problem_make(&s, (uint64_t)n);
+        problem_lengths(p, n % 4 == 1, n % 4 == 2);
+        problem_causal(p, (headway_causal)(n % 4));
+        if (n % 3 == 1)
+            problem_sinks(p);
+        if (n % 5 == 2)
+            problem_mask(p, n % 2 ? MASK_BOOL : MASK_F32, 4, 15);
+        if (n % 6 == 3)
+            p->window_left = 700;
+        p->weights = n % 4 == 3 ? WEIGHTS_HEADS : WEIGHTS_NONE;
+        run(p, "few rows");
+    }
+}
+
 /* Everything at once. */
 static void run_all(void)
 {
@@ -156,5 +182,6 @@ void check_options(void)
     run_scores();
     run_tiny_queries();
     run_weights();
+    run_few();
     run_all();
 }
