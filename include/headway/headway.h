@@ -158,7 +158,9 @@ typedef struct headway_engine_config {
     void *log_context;
     headway_parallel_for_fn *parallel_for; /* NULL: OpenMP's threads */
     void *parallel_context;
-    headway_allocate_fn *allocate; /* both or none; NULL: the C library's */
+    /* Both or none. NULL: the C library's, where blocks of 8 MB and more are advised to be of huge
+     * pages. */
+    headway_allocate_fn *allocate;
     headway_release_fn *release;
     void *memory_context;
     headway_trace_fn *trace; /* NULL: no clock is read */
