@@ -1,6 +1,7 @@
 #include "http.h"
 #include "clock.h"
 #include "json.h"
+#include "workers.h"
 
 #include <arpa/inet.h>
 #include <microhttpd.h>
@@ -28,15 +29,18 @@ struct http {
     const struct model *model;
     struct metrics *metrics;
     struct MHD_Daemon *daemon;
+    struct workers *workers;
     pthread_mutex_t mutex; /* of what follows */
     struct client *clients;
     size_t bodies;
-    int pending, refusing;
+    int pending, refusing; /* requests without their whole answer; a stop has begun */
+    int inside;            /* of them, between body and answer */
 };
 
-enum stage { READING, COMPUTING, COMPUTED, ANSWERED };
+enum stage { READING, READ, COMPUTING, ANSWERED };
 
 struct request {
+    struct job job; /* first, so that a job is its request */
     struct http *http;
     struct MHD_Connection *connection;
     struct client *client;
@@ -44,7 +48,10 @@ struct request {
     double since;
     char *body;
     size_t size, room;
-    int status; /* of the refusal that waits for the body's end, then of the answer */
+    int status; /* of the answer; before the body's end, of a refusal that waits for that */
+    char error[JSON_ERROR];
+    char *text; /* of the answer, with status 200 */
+    size_t text_size;
     struct json_request json;
     struct sequence sequence;
 };
@@ -158,18 +165,7 @@ static enum MHD_Result answer_metrics(struct request *request)
     return answer(request, MHD_HTTP_OK, text, size, "text/plain; version=0.0.4");
 }
 
-static enum MHD_Result answer_states(struct request *request)
-{
-    const struct sequence *sequence = &request->sequence;
-    size_t size = 0;
-    if (sequence->status != MHD_HTTP_OK)
-        return refuse(request, sequence->status, sequence->error);
-    char *text = json_answer(sequence->values, sequence->tokens, sequence->steps,
-                             request->http->model->width, &size);
-    return answer(request, MHD_HTTP_OK, text, size, "application/json");
-}
-
-/* ---- requests -------------------------------------------------------------------------------- */
+/* ---- bodies ---------------------------------------------------------------------------------- */
 
 /* Books `room` bytes for a body, or gives back what is there with 0. */
 static int book(struct request *request, size_t room)
@@ -219,16 +215,37 @@ static void receive(struct request *request, const char *data, size_t size)
     request->size += size;
 }
 
-static void on_finished(struct sequence *sequence)
+/* ---- from a body to an answer: on the workers' threads and the scheduler's, which take time ------- */
+
+static void refuse_later(struct request *request, int status, const char *why)
 {
-    struct request *request = sequence->context;
-    request->stage = COMPUTED;
+    request->status = status;
+    snprintf(request->error, sizeof request->error, "%s", why);
+}
+
+static void write_answer(struct job *job)
+{
+    struct request *request = (struct request *)job;
+    const struct sequence *sequence = &request->sequence;
+    if (sequence->status != MHD_HTTP_OK) {
+        refuse_later(request, sequence->status, sequence->error);
+    } else {
+        request->status = MHD_HTTP_OK;
+        request->text = json_answer(sequence->values, sequence->tokens, sequence->steps,
+                                    request->http->model->width, &request->text_size);
+        if (!request->text)
+            refuse_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory");
+    }
     MHD_resume_connection(request->connection);
 }
 
-/* The connection rests until the scheduler has finished with the sequence. It is suspended first: the
- * scheduler may be done with it before scheduler_submit() returns. */
-static enum MHD_Result submit(struct request *request)
+static void on_finished(struct sequence *sequence)
+{
+    struct request *request = sequence->context;
+    workers_post(request->http->workers, &request->job, write_answer);
+}
+
+static int submit(struct request *request)
 {
     struct sequence *sequence = &request->sequence;
     sequence->tokens = request->json.tokens;
@@ -239,29 +256,74 @@ static enum MHD_Result submit(struct request *request)
     sequence->last = request->json.last;
     sequence->finished = on_finished;
     sequence->context = request;
-    request->stage = COMPUTING;
-    set_turn(request->http, request->client, 0);
-    MHD_suspend_connection(request->connection);
-    if (scheduler_submit(request->http->scheduler, sequence)) {
-        sequence->status = MHD_HTTP_SERVICE_UNAVAILABLE;
-        snprintf(sequence->error, SEQUENCE_ERROR, "the server is busy");
-        on_finished(sequence);
+    return scheduler_submit(request->http->scheduler, sequence);
+}
+
+static void read_body(struct job *job)
+{
+    struct request *request = (struct request *)job;
+    const struct http *http = request->http;
+    request->status =
+        json_read(request->body ? request->body : "", request->size, http->model->width,
+                  http->config.tokens, &request->json, request->error);
+    drop_body(request);
+    if (!request->status) {
+        if (submit(request) == 0)
+            return;
+        refuse_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is busy");
     }
+    MHD_resume_connection(request->connection);
+}
+
+/* ---- requests: on libmicrohttpd's threads, which must not be kept waiting ------------------------- */
+
+static int enter(struct http *http)
+{
+    pthread_mutex_lock(&http->mutex);
+    int full = http->inside >= http->config.requests;
+    http->inside += !full;
+    pthread_mutex_unlock(&http->mutex);
+    return full;
+}
+
+static void leave(struct http *http)
+{
+    pthread_mutex_lock(&http->mutex);
+    http->inside--;
+    pthread_mutex_unlock(&http->mutex);
+}
+
+/* The end of the body. What follows is left to another turn: libmicrohttpd resumes a connection with
+ * the wishes that it had before it was suspended. In this turn it still wishes to read, would meet the
+ * end of a half-closed stream, and drop the connection with its answer; after a turn without an answer
+ * it wishes nothing. */
+static enum MHD_Result end_body(struct request *request)
+{
+    if (request->status == MHD_HTTP_CONTENT_TOO_LARGE)
+        return refuse(request, request->status, "the body is too large");
+    if (request->status || enter(request->http))
+        return refuse(request, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is busy");
+    request->stage = READ;
     return MHD_YES;
 }
 
-static enum MHD_Result take_states(struct request *request)
+/* Suspended first: the answer may be there before workers_post() returns. */
+static enum MHD_Result compute(struct request *request)
 {
-    char error[JSON_ERROR];
-    const struct http *http = request->http;
-    if (request->status == MHD_HTTP_CONTENT_TOO_LARGE)
-        return refuse(request, request->status, "the body is too large");
-    if (request->status || scheduler_is_full(http->scheduler))
-        return refuse(request, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is busy");
-    int status = json_read(request->body ? request->body : "", request->size, http->model->width,
-                           http->config.tokens, &request->json, error);
-    drop_body(request);
-    return status ? refuse(request, status, error) : submit(request);
+    request->stage = COMPUTING;
+    set_turn(request->http, request->client, 0);
+    MHD_suspend_connection(request->connection);
+    workers_post(request->http->workers, &request->job, read_body);
+    return MHD_YES;
+}
+
+static enum MHD_Result deliver(struct request *request)
+{
+    leave(request->http);
+    char *text = request->text;
+    request->text = NULL;
+    return text ? answer(request, request->status, text, request->text_size, "application/json")
+                : refuse(request, request->status, request->error);
 }
 
 /* What can be said with nothing but the headers. */
@@ -323,7 +385,14 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         *size = 0;
         return MHD_YES;
     }
-    return request->stage == READING ? take_states(request) : answer_states(request);
+    switch (request->stage) {
+    case READING:
+        return end_body(request);
+    case READ:
+        return compute(request);
+    default:
+        return deliver(request);
+    }
 }
 
 static void on_completed(void *context, struct MHD_Connection *connection, void **state,
@@ -335,6 +404,8 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     if (!request)
         return;
     double now = clock_seconds();
+    if (request->stage == READ || request->stage == COMPUTING)
+        leave(http);
     if (request->stage == ANSWERED && how == MHD_REQUEST_TERMINATED_COMPLETED_OK)
         metrics_request(http->metrics, request->status, now - request->since);
     else
@@ -342,6 +413,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     set_turn(http, request->client, now);
     drop_body(request);
     free(request->json.values);
+    free(request->text);
     free(request);
     *state = NULL;
     pthread_mutex_lock(&http->mutex);
@@ -364,14 +436,17 @@ struct http *http_start(const struct http_config *config, struct scheduler *sche
     http->model = model;
     http->metrics = metrics;
     pthread_mutex_init(&http->mutex, NULL);
-    http->daemon = MHD_start_daemon(
-        MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, http,
-        MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_THREAD_POOL_SIZE,
-        (unsigned)config->threads, MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
+    http->workers = workers_create(config->workers);
+    if (http->workers)
+        http->daemon = MHD_start_daemon(
+            MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request,
+            http, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT,
+            (unsigned)config->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+            (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http,
+            MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
     if (http->daemon)
         return http;
+    workers_stop(http->workers);
     pthread_mutex_destroy(&http->mutex);
     free(http);
     return NULL;
@@ -403,6 +478,7 @@ int http_pending(struct http *http)
 
 void http_stop(struct http *http)
 {
+    workers_stop(http->workers);
     MHD_stop_daemon(http->daemon);
     pthread_mutex_destroy(&http->mutex);
     free(http);

@@ -15,9 +15,10 @@
 struct http;
 
 struct http_config {
-    int port; /* 0: a free one */
-    int threads;
+    int port;    /* 0: a free one */
+    int workers; /* threads that read bodies and write answers */
     int connections;
+    int requests;   /* between their body and their answer at a time; more are refused with 503 */
     size_t body;    /* bytes of a request's, at most */
     size_t bodies;  /* of all that are held at a time */
     int64_t tokens; /* of a request */

@@ -296,19 +296,11 @@ static void *run(void *context)
 
 /* ---- from outside ---------------------------------------------------------------------------- */
 
-int scheduler_is_full(struct scheduler *s)
-{
-    pthread_mutex_lock(&s->mutex);
-    int full = s->stopping || s->queued >= s->config.queue;
-    pthread_mutex_unlock(&s->mutex);
-    return full;
-}
-
 int scheduler_submit(struct scheduler *s, struct sequence *sequence)
 {
     int result = -1;
     pthread_mutex_lock(&s->mutex);
-    if (!s->stopping && s->queued < s->config.queue) {
+    if (!s->stopping) {
         sequence->status = 0;
         sequence->done = 0;
         sequence->next = NULL;

@@ -17,7 +17,6 @@ struct scheduler_config {
     int64_t page_size, pages;
     int64_t step_tokens;    /* of one call, at most; at least slots */
     int64_t chunk;          /* of one sequence's prompt in a call */
-    int64_t queue;          /* sequences that wait, at most */
     double queue_seconds;   /* that one waits, at most */
     double session_seconds; /* that an idle session is kept */
 };
@@ -54,11 +53,8 @@ void scheduler_stop(struct scheduler *scheduler);
 /* After scheduler_stop(). NULL is allowed. */
 void scheduler_destroy(struct scheduler *scheduler);
 
-/* 0: `finished` will be called, perhaps before this returns. -1: the queue is full. */
+/* 0: `finished` will be called, perhaps before this returns. -1: it was stopped. */
 int scheduler_submit(struct scheduler *scheduler, struct sequence *sequence);
-
-/* Whether a submission would be refused just now: to know it before the work of preparing one. */
-int scheduler_is_full(struct scheduler *scheduler);
 
 void scheduler_state(struct scheduler *scheduler, struct metrics_state *state);
 

@@ -8,6 +8,9 @@
 #include "weights.h"
 
 #include <getopt.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +20,9 @@
 
 struct settings {
     const char *weights, *layer, *packed, *isa;
-    long port, threads, io_threads, connections, body, bodies, seconds, stop_seconds;
-    long tokens, slots, page_size, pages, step_tokens, chunk, queue, queue_seconds, session_seconds;
+    long port, threads, workers, connections, body, bodies, seconds, stop_seconds;
+    long tokens, slots, page_size, pages, step_tokens, chunk, requests, queue_seconds,
+        session_seconds;
 };
 
 struct option_of {
@@ -35,7 +39,7 @@ static void list_numbers(struct settings *s, struct option_of numbers[NUMBERS])
     const struct option_of all[NUMBERS] = {
         {"port", &s->port, 0, 65535, "on the loopback address; 0: a free one"},
         {"threads", &s->threads, 1, 1024, "that compute"},
-        {"io-threads", &s->io_threads, 1, 64, "that read requests and write answers"},
+        {"workers", &s->workers, 1, 64, "threads that read bodies and write answers"},
         {"connections", &s->connections, 8, 65536, "at a time"},
         {"body", &s->body, 1024, 1 << 30, "bytes of a request, at most"},
         {"bodies", &s->bodies, 1024, 1L << 40, "bytes of all that are being read, at most"},
@@ -47,7 +51,7 @@ static void list_numbers(struct settings *s, struct option_of numbers[NUMBERS])
         {"pages", &s->pages, 1, 1 << 24, "of the cache"},
         {"step-tokens", &s->step_tokens, 1, 1 << 20, "of one call of the layer, at most"},
         {"chunk", &s->chunk, 1, 1 << 20, "tokens of one prompt in a call, at most"},
-        {"queue", &s->queue, 1, 1 << 20, "requests that wait, at most"},
+        {"requests", &s->requests, 1, 1 << 20, "computed or waiting at a time; more get 503"},
         {"queue-seconds", &s->queue_seconds, 1, 3600, "that one waits, at most"},
         {"session-seconds", &s->session_seconds, 1, 86400, "that an idle session is kept"},
     };
@@ -115,17 +119,30 @@ static int read_arguments(int argc, char **argv, struct settings *s)
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
+/* When the last request is gone, what the allocator kept of its memory goes back to the system. */
+static void tidy(struct http *http, int *busy)
+{
+    int pending = http_pending(http);
+#ifdef __GLIBC__
+    if (*busy && !pending)
+        malloc_trim(0);
+#endif
+    *busy = pending > 0;
+}
+
 static int serve(const struct settings *s, const sigset_t *stops, struct scheduler *scheduler,
                  const struct model *model, struct metrics *metrics)
 {
     const struct http_config config = {.port = (int)s->port,
-                                       .threads = (int)s->io_threads,
+                                       .workers = (int)s->workers,
                                        .connections = (int)s->connections,
+                                       .requests = (int)s->requests,
                                        .body = (size_t)s->body,
                                        .bodies = (size_t)s->bodies,
                                        .tokens = s->tokens,
                                        .seconds = (double)s->seconds};
     const struct timespec tick = {.tv_nsec = 200000000}, short_tick = {.tv_nsec = 10000000};
+    int busy = 0;
     struct http *http = http_start(&config, scheduler, model, metrics);
     if (!http) {
         fprintf(stderr, "headway-serve: port %ld can't be had\n", s->port);
@@ -133,8 +150,10 @@ static int serve(const struct settings *s, const sigset_t *stops, struct schedul
     }
     printf("listening on 127.0.0.1:%d\n", http_port(http));
     fflush(stdout);
-    while (sigtimedwait(stops, NULL, &tick) < 0)
+    while (sigtimedwait(stops, NULL, &tick) < 0) {
         http_tick(http);
+        tidy(http, &busy);
+    }
     http_refuse(http);
     for (double end = clock_seconds() + (double)s->stop_seconds;
          http_pending(http) && clock_seconds() < end;) {
@@ -155,7 +174,6 @@ static int with_model(const struct settings *s, const sigset_t *stops, const hea
                                             .pages = s->pages,
                                             .step_tokens = s->step_tokens,
                                             .chunk = s->chunk,
-                                            .queue = s->queue,
                                             .queue_seconds = (double)s->queue_seconds,
                                             .session_seconds = (double)s->session_seconds};
     char error[MODEL_ERROR];
@@ -210,7 +228,7 @@ int main(int argc, char **argv)
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     struct settings settings = {.port = 8080,
                                 .threads = processors > 0 ? processors : 1,
-                                .io_threads = 2,
+                                .workers = 2,
                                 .connections = 1024,
                                 .body = 16 << 20,
                                 .bodies = 256 << 20,
@@ -222,7 +240,7 @@ int main(int argc, char **argv)
                                 .pages = 1024,
                                 .step_tokens = 512,
                                 .chunk = 64,
-                                .queue = 256,
+                                .requests = 256,
                                 .queue_seconds = 30,
                                 .session_seconds = 60};
     sigset_t stops;
