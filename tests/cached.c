@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle/reference.h"
+
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -45,6 +47,8 @@ struct stored stored_make(const headway_engine *engine, const struct way *way, i
     config.key_dtype = way->key;
     config.value_dtype = way->value;
     config.page_size = way->page;
+    config.rolling = way->rolling;
+    config.pinned = way->pinned;
     int64_t shape[4] = {config.sequences, kv_heads, config.capacity, size};
     if (way->page) {
         shape[0] = config.pages = config.sequences * ((config.capacity - 1) / way->page + 1);
@@ -91,15 +95,15 @@ void stored_append(const struct stored *s, int64_t b, int64_t batch, const int64
     CHECK(status == HEADWAY_OK, "append: %s", headway_status_text(status));
 }
 
-void stored_read(const struct stored *s, int64_t b, int64_t count, float *key, float *value)
+void stored_read(const struct stored *s, int64_t b, int64_t pinned, int64_t count, float *key,
+                 float *value)
 {
     const int64_t keys[3] = {count, s->kv_heads, s->size};
     const int64_t values[3] = {count, s->kv_heads, s->value_size};
     const headway_tensor k = headway_tensor_dense(key, HEADWAY_F32, 3, keys);
     const headway_tensor v = headway_tensor_dense(value, HEADWAY_F32, 3, values);
-    if (!s->cache || count == 0)
-        return;
-    const headway_status status = headway_kv_cache_read(s->cache, s->slots[b], 0, &k, &v);
+    const headway_status status =
+        s->cache ? headway_stored_values(s->cache, s->slots[b], pinned, &k, &v) : HEADWAY_OK;
     CHECK(status == HEADWAY_OK, "read: %s", headway_status_text(status));
 }
 
@@ -278,7 +282,7 @@ struct problem *cached_problem(const headway_engine *engine, const struct proble
         targets[b] = x->keys;
     append_to(&s, p, way, done, targets);
     for (int64_t b = 0; b < x->batch && x->keys > 0; b++)
-        stored_read(&s, b, x->keys, key_line(q, b, 0, 0), value_line(q, b, 0, 0));
+        stored_read(&s, b, 0, x->keys, key_line(q, b, 0, 0), value_line(q, b, 0, 0));
     stored_free(&s);
     return q;
 }

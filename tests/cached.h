@@ -11,9 +11,11 @@ struct way {
     int64_t rows;  /* query rows of a call; 0: all */
     int64_t spare; /* capacity beyond what is needed */
     headway_dtype key, value;
-    int turned; /* sequences lie in other slots than their own */
-    int beyond; /* keys beyond the key lengths are appended too, the call says what is seen */
-    int grow;   /* before each call only the keys that its rows may see by causality are there */
+    int turned;  /* sequences lie in other slots than their own */
+    int beyond;  /* keys beyond the key lengths are appended too, the call says what is seen */
+    int rolling; /* a ring; pinned: first tokens that stay */
+    int64_t pinned;
+    int grow; /* before each call only the keys that its rows may see by causality are there */
 };
 
 /* A cache and the memory it lies in. */
@@ -32,8 +34,9 @@ void stored_free(struct stored *s);
  * key_pitch, value + n * value_pitch (floats). */
 void stored_append(const struct stored *s, int64_t b, int64_t batch, const int64_t *lengths,
                    const float *key, int64_t key_pitch, const float *value, int64_t value_pitch);
-/* The stored values of a sequence's first `count` tokens. */
-void stored_read(const struct stored *s, int64_t b, int64_t count, float *key, float *value);
+/* The stored values of a sequence's first `count` tokens, but for those that a ring has lost. */
+void stored_read(const struct stored *s, int64_t b, int64_t pinned, int64_t count, float *key,
+                 float *value);
 
 /* As attend(), through a cache; not of packed problems. */
 struct answer cached_attend(const headway_engine *engine, const struct problem *p,

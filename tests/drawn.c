@@ -24,6 +24,7 @@ static const struct {
     [DRAW_OFFSETS] = {"offsets", 0, 0, 2},
     [DRAW_LEFT] = {"left", -1, -1, INT64_MAX - 1},
     [DRAW_RIGHT] = {"right", -1, -1, INT64_MAX - 1},
+    [DRAW_FIRST] = {"first", 0, 0, 1 << 20},
     [DRAW_QUERY_LENGTHS] = {"qlen", 0, 0, 1},
     [DRAW_KEY_LENGTHS] = {"klen", 0, 0, 1},
     [DRAW_PACKED] = {"packed", 0, 0, 64},
@@ -45,6 +46,13 @@ static const struct {
     [DRAW_LEADING] = {"leading", 0, 0, 3},
     [DRAW_THREADS] = {"threads", 1, 1, 4},
     [DRAW_AT_END] = {"end", 0, 0, 1},
+    [DRAW_CACHE] = {"cache", 0, 0, 10},
+    [DRAW_KEY_STORAGE] = {"kstore", 0, 0, 3},
+    [DRAW_VALUE_STORAGE] = {"vstore", 0, 0, 3},
+    [DRAW_CHUNK] = {"chunk", 0, 0, 3},
+    [DRAW_SLOTS] = {"slots", 0, 0, 3},
+    [DRAW_PREFIX] = {"prefix", 0, 0, 3},
+    [DRAW_ROLLING] = {"rolling", 0, 0, 1},
     [DRAW_LAYER] = {"layer", 0, 0, 1},
     [DRAW_WIDTH] = {"e", 1, 1, 4096},
     [DRAW_KEY_WIDTH] = {"ek", 1, 1, 4096},
@@ -60,6 +68,7 @@ static const struct {
     [DRAW_MORE] = {"more", 0, 0, 1},
     [DRAW_ZERO] = {"zero", 0, 0, 1},
     [DRAW_POSITIONS] = {"positions", 0, 0, 3},
+    [DRAW_PAST] = {"past", 0, 0, 2},
 };
 
 struct drawn drawn_plain(uint64_t seed)
@@ -106,10 +115,39 @@ static void settle_layer(int64_t *f)
         f[DRAW_POSITIONS] = 2;
 }
 
+static void settle_cache(int64_t *f)
+{
+    if (f[DRAW_BATCH] == 0)
+        f[DRAW_CACHE] = 0;
+    if (!f[DRAW_CACHE]) {
+        for (int i = DRAW_CACHE; i < DRAW_LAYER; i++)
+            f[i] = fields[i].plain;
+        f[DRAW_PAST] = 0;
+        return;
+    }
+    if (f[DRAW_VALUE_SIZE] == 0)
+        f[DRAW_VALUE_SIZE] = 1;
+    if (f[DRAW_LAYER]) {
+        f[DRAW_PREFIX] = f[DRAW_CHUNK] = 0;
+        f[DRAW_SLOTS] &= 1;
+    }
+    if (f[DRAW_PACKED])
+        f[DRAW_SLOTS] &= 1;
+    if (f[DRAW_PREFIX])
+        f[DRAW_POISON] = 0;
+    /* What is stored, or not kept, need not be the same where the inputs are. */
+    f[DRAW_SHARED] = 0;
+    if (f[DRAW_ROLLING] && f[DRAW_LAYER])
+        f[DRAW_PAST] = 2;
+}
+
 void drawn_settle(struct drawn *d)
 {
     int64_t *f = d->f;
     settle_layer(f);
+    settle_cache(f);
+    if (f[DRAW_LEFT] < 0 && f[DRAW_RIGHT] < 0)
+        f[DRAW_FIRST] = 0;
     /* Places that far away have no distance that ALiBi could count. */
     if (f[DRAW_OFFSETS] == 2 && f[DRAW_ALIBI])
         f[DRAW_OFFSETS] = 1;
@@ -224,6 +262,8 @@ struct drawn drawn_draw(uint64_t seed, double cost, int layer)
             continue;
         if (i == DRAW_LEFT || i == DRAW_RIGHT)
             f[i] = draw_window(&random, f[DRAW_KEYS]);
+        else if (i == DRAW_FIRST)
+            f[i] = below(&random, 2) ? below(&random, f[DRAW_KEYS] + 2) : below(&random, 6);
         else if (i == DRAW_PACKED)
             f[i] = below(&random, 2) ? 1 + below(&random, 9) : 0;
         else if (i == DRAW_MASK_FULL)
@@ -233,6 +273,8 @@ struct drawn drawn_draw(uint64_t seed, double cost, int layer)
     }
     if (layer)
         draw_layer(f, &random);
+    if (below(&random, 2) == 0)
+        f[DRAW_CACHE] = 1 + below(&random, 10);
     if (f[DRAW_MASK])
         f[DRAW_MASK_RANK] = below(&random, 2) ? 4 : 1 + below(&random, 2);
     drawn_settle(&d);
@@ -297,6 +339,10 @@ int drawn_each(int n, struct drawn *d)
                         d->f[DRAW_MASK] = 2;
                     if (i == DRAW_MASK || i == DRAW_MASK_FULL)
                         d->f[DRAW_MASK_RANK] = 4;
+                    if (i == DRAW_FIRST || i == DRAW_ROLLING)
+                        d->f[DRAW_LEFT] = 3;
+                    if ((i > DRAW_CACHE && i < DRAW_LAYER) || i == DRAW_PAST)
+                        d->f[DRAW_CACHE] = 4;
                     drawn_settle(d);
                     return 1;
                 }
@@ -357,6 +403,10 @@ const char *drawn_command(const struct drawn *d)
         snprintf(word, sizeof word, " --mask M.npy (%s, rank %lld)", mask[f[DRAW_MASK]],
                  (long long)f[DRAW_MASK_RANK]);
         add(text, sizeof text, word);
+    }
+    if (f[DRAW_CACHE]) {
+        snprintf(word, sizeof word, " --cache paged:%d", 1 << (f[DRAW_CACHE] - 2));
+        add(text, sizeof text, f[DRAW_CACHE] == 1 ? " --cache contiguous" : word);
     }
     add(text, sizeof text, f[DRAW_OFFSETS] ? " --offset OFFSETS.npy" : "");
     add(text, sizeof text, f[DRAW_QUERY_LENGTHS] ? " --query-lengths QL.npy" : "");

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "headway/headway.h"
+#include "cached.h"
 
 /* ---- what is drawn: numbers alone --------------------------------------------------------------
  */
@@ -25,6 +25,7 @@ enum drawn_field {
     DRAW_OFFSETS, /* 1: row offsets with HEADWAY_CAUSAL_NONE, 2: far away, with OFFSETS too */
     DRAW_LEFT,    /* the window; -1: unbounded */
     DRAW_RIGHT,
+    DRAW_FIRST, /* keys that lie in every window */
     DRAW_QUERY_LENGTHS,
     DRAW_KEY_LENGTHS,
     DRAW_PACKED,     /* sequences; queries and keys are then the packed lengths */
@@ -47,6 +48,14 @@ enum drawn_field {
     DRAW_LEADING, /* 1: no batch axis, 2: two batch axes, 3: those of mask, lse, ... too */
     DRAW_THREADS, /* 1..4 */
     DRAW_AT_END,  /* operands end, not begin, at an unreadable page */
+    /* Keys and values in a cache; all plain where it is 0. */
+    DRAW_CACHE,       /* 1: contiguous, 2 .. 10: pages of 1, 2, 4 .. 256 tokens */
+    DRAW_KEY_STORAGE, /* 1: f16, 2: bf16, 3: int8 */
+    DRAW_VALUE_STORAGE,
+    DRAW_CHUNK,   /* tokens at a time: 1: 1, 2: 7, 3: 64 */
+    DRAW_SLOTS,   /* 1: backwards, 2: keys beyond the lengths are there too; sum of these */
+    DRAW_PREFIX,  /* forked: 1: not said, 2: said, 3: more is said */
+    DRAW_ROLLING, /* no more is kept than rows see */
     /* The layer; all plain where it is 0. */
     DRAW_LAYER,
     DRAW_WIDTH, /* of the tokens of query, key, value, and of the output */
@@ -63,6 +72,7 @@ enum drawn_field {
     DRAW_MORE,      /* bias_k and bias_v */
     DRAW_ZERO,      /* add_zero_attn */
     DRAW_POSITIONS, /* 1: the queries' (Lq), 2: both (1, L), 3: both (B, L) */
+    DRAW_PAST,      /* tokens that are in the cache before the call: 1: half, 2: all */
     DRAW_FIELDS
 };
 
@@ -107,6 +117,15 @@ struct drawn_layer {
     int64_t positions_batch;
 };
 
+/* The cache that a call goes through. */
+struct drawn_cache {
+    struct way way;
+    int prefix, past; /* as DRAW_PREFIX, DRAW_PAST */
+    int64_t common;   /* first tokens that are the same in all sequences */
+    int lossy;
+    float *stored[2]; /* dense, as key and value; what the last call's cache held */
+};
+
 /* Dense arrays. When packed, B = batch is 1 and queries, keys are the packed lengths. */
 struct inputs {
     int64_t batch, queries, keys, heads, kv_heads, size, value_size;
@@ -114,7 +133,7 @@ struct inputs {
     int has_scale;
     float scale, softcap;
     headway_causal causal;
-    int64_t window_left, window_right, sequences;
+    int64_t window_left, window_right, window_first, sequences;
     int64_t *row_offsets, *query_lengths, *key_lengths, *query_starts, *key_starts; /* or NULL */
     int32_t *interval;                                                              /* or NULL */
     int interval_rank;
@@ -128,6 +147,7 @@ struct inputs {
     int layout, shared, leading, at_end;
     int flags_free;            /* the call must raise none of invalid, division by zero, overflow */
     struct drawn_layer *layer; /* NULL: the core alone; query, key and value are NULL with one */
+    struct drawn_cache *cache; /* NULL: none */
     uint64_t random;
     void *owned[MAX_OWNED];
     int owned_count;
@@ -153,7 +173,8 @@ int64_t inputs_mask_keys(const struct inputs *in);
 int64_t inputs_place(const struct inputs *in, int64_t b, int64_t i);
 /* May row i see key j? All options but scores that overflow. */
 int inputs_sees(const struct inputs *in, int64_t b, int64_t h, int64_t i, int64_t j);
-/* Lines of the dense arrays. */
+/* Row of key j of batch b in the dense arrays; lines of them. */
+int64_t inputs_key_row(const struct inputs *in, int64_t b, int64_t j);
 float *inputs_query(const struct inputs *in, int64_t b, int64_t i, int64_t h);
 float *inputs_key(const struct inputs *in, int64_t b, int64_t j, int64_t g);
 float *inputs_value(const struct inputs *in, int64_t b, int64_t j, int64_t g);
@@ -172,6 +193,29 @@ struct layer_views {
 void inputs_layer_views(const struct inputs *in, struct layer_views *v);
 /* The layer of that engine; NULL is a failure of the case. */
 headway_mha *inputs_layer(const headway_engine *engine, const struct inputs *in);
+
+/* Fills in->cache with what is drawn, after all else (drawn_cache.c). */
+void drawn_cache_make(struct inputs *in, const struct drawn *d);
+
+/* One call through in->cache: what is there before it, and what the call itself appends. */
+struct cached_call {
+    struct stored store;
+    int64_t most; /* tokens that may be appended at a time */
+    headway_tensor key, value, key_positions;
+    const headway_tensor *key_given, *value_given; /* of the call; NULL of the core */
+    void *memory[16];
+    int pieces;
+};
+/* params are the call's without a cache, and are completed. */
+void cached_call_begin(struct cached_call *c, const headway_engine *engine,
+                       const headway_mha *layer, const struct inputs *in,
+                       headway_attention_params *params);
+/* Fills in->cache->stored and frees. */
+void cached_call_end(struct cached_call *c, const struct inputs *in);
+
+/* From now on without the cache, on the values that it held. A layer's rounded ones only the reference
+ * takes, then 0 is returned. */
+int inputs_uncache(struct inputs *in);
 
 /* ---- the call ----------------------------------------------------------------------------------
  */
@@ -197,7 +241,8 @@ void results_bits(const struct results *got, const struct results *expected, con
 struct errors {
     double out, lse, weights;
 };
-/* The double reference's answer; owned by the inputs. */
+/* The double reference's answer, on stored values where the last call's cache rounded; owned by the
+ * inputs. */
 struct reference {
     double *out, *out_bound, *lse, *lse_bound, *weights, *weights_bound;
 };

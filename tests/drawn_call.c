@@ -118,6 +118,7 @@ static headway_attention_params options(const struct inputs *in)
     params.causal = in->causal;
     params.window_left = in->window_left;
     params.window_right = in->window_right;
+    params.window_first = in->window_first;
     params.sequences = in->query_starts ? in->sequences : 0;
     return params;
 }
@@ -347,7 +348,13 @@ static headway_status call(const headway_engine *engine, headway_mha *layer,
     const struct tensors *t = &o->passed;
     const headway_tensor *key = in->layer && in->layer->self == 2 ? NULL : &t->key;
     const headway_tensor *value = in->layer && in->layer->self ? NULL : &t->value;
+    struct cached_call cached;
     size_t bytes = 0;
+    if (in->cache) {
+        cached_call_begin(&cached, engine, layer, in, &o->params);
+        key = cached.key_given;
+        value = cached.value_given;
+    }
     headway_status status =
         layer ? headway_mha_workspace(layer, &o->params, &t->query, key, value, &bytes)
               : headway_attention_workspace(engine, &o->params, &t->query, key, value, &bytes);
@@ -362,6 +369,8 @@ static headway_status call(const headway_engine *engine, headway_mha *layer,
             headway_attention(engine, &o->params, &t->query, key, value, &t->out, workspace, bytes);
     environment_leave(in->flags_free);
     check_guard_free(workspace);
+    if (in->cache)
+        cached_call_end(&cached, in);
     return status;
 }
 
@@ -429,6 +438,8 @@ static int refer_layer(const struct inputs *in, struct operands *o,
     const struct drawn_layer *l = in->layer;
     struct layer_views v;
     inputs_layer_views(in, &v);
+    const headway_tensor *key = l->self == 2 ? NULL : &o->key;
+    const headway_tensor *value = l->self ? NULL : &o->value;
     o->query.data = l->tokens[0];
     o->key.data = l->tokens[1];
     o->value.data = l->tokens[2];
@@ -436,9 +447,15 @@ static int refer_layer(const struct inputs *in, struct operands *o,
     o->positions[1].data = l->positions[1];
     o->params.query_positions = l->positions[0] ? &o->positions[0] : NULL;
     o->params.key_positions = l->positions[1] ? &o->positions[1] : NULL;
-    return headway_reference_mha(&v.config, &v.weights, &o->params, &o->query,
-                                 l->self == 2 ? NULL : &o->key, l->self ? NULL : &o->value,
-                                 results);
+    if (in->cache && in->cache->lossy) {
+        o->key = tensor4(in->batch, in->keys, in->kv_heads, in->size);
+        o->value = tensor4(in->batch, in->keys, in->kv_heads, in->value_size);
+        o->key.data = in->cache->stored[0];
+        o->value.data = in->cache->stored[1];
+        key = &o->key;
+        value = &o->value;
+    }
+    return headway_reference_mha(&v.config, &v.weights, &o->params, &o->query, key, value, results);
 }
 
 struct reference inputs_reference(struct inputs *in)

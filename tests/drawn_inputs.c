@@ -136,9 +136,9 @@ int inputs_sees(const struct inputs *in, int64_t b, int64_t h, int64_t i, int64_
     if (in->causal != HEADWAY_CAUSAL_NONE && j > place)
         return 0;
     /* place - j > left and j - place > right, by sums that stay within int64_t or at its ends. */
-    if (in->window_left >= 0 && place > plus(in->window_left, j))
+    if (j >= in->window_first && in->window_left >= 0 && place > plus(in->window_left, j))
         return 0;
-    if (in->window_right >= 0 && j > plus(place, in->window_right))
+    if (j >= in->window_first && in->window_right >= 0 && j > plus(place, in->window_right))
         return 0;
     if (in->interval && !interval_has(in, b, i, j))
         return 0;
@@ -154,7 +154,7 @@ float *inputs_query(const struct inputs *in, int64_t b, int64_t i, int64_t h)
     return in->query + (row * in->heads + h) * in->size;
 }
 
-static int64_t key_row(const struct inputs *in, int64_t b, int64_t j)
+int64_t inputs_key_row(const struct inputs *in, int64_t b, int64_t j)
 {
     const int64_t *starts = in->key_starts ? in->key_starts : in->query_starts;
     return starts ? starts[b] + j : b * in->keys + j;
@@ -162,12 +162,12 @@ static int64_t key_row(const struct inputs *in, int64_t b, int64_t j)
 
 float *inputs_key(const struct inputs *in, int64_t b, int64_t j, int64_t g)
 {
-    return in->key + (key_row(in, b, j) * in->kv_heads + g) * in->size;
+    return in->key + (inputs_key_row(in, b, j) * in->kv_heads + g) * in->size;
 }
 
 float *inputs_value(const struct inputs *in, int64_t b, int64_t j, int64_t g)
 {
-    return in->value + (key_row(in, b, j) * in->kv_heads + g) * in->value_size;
+    return in->value + (inputs_key_row(in, b, j) * in->kv_heads + g) * in->value_size;
 }
 
 /* ---- drawing them ------------------------------------------------------------------------------
@@ -263,10 +263,13 @@ static void draw_places(struct inputs *in, const struct drawn *d)
     in->causal = (headway_causal)f[DRAW_CAUSAL];
     in->window_left = f[DRAW_LEFT];
     in->window_right = f[DRAW_RIGHT];
+    in->window_first = f[DRAW_FIRST];
     if (f[DRAW_QUERY_LENGTHS])
         in->query_lengths = draw_lengths(in, &lengths, in->queries);
     if (f[DRAW_KEY_LENGTHS])
         in->key_lengths = draw_lengths(in, &lengths, in->keys);
+    if (f[DRAW_CACHE] && in->key_lengths)
+        in->key_lengths[0] = in->keys; /* the longest is what masks and weights are for */
     in->sequences = f[DRAW_PACKED];
     if (in->sequences)
         in->query_starts = draw_starts(in, &starts, in->queries);
@@ -428,7 +431,7 @@ static void draw_poison(struct inputs *in, float poison)
         for (int64_t h = 0; h < in->heads; h++)
             for (int64_t j = 0; j < inputs_key_length(in, b); j++) {
                 unsigned char *at =
-                    &seen[key_row(in, b, j) * in->kv_heads + h / (in->heads / in->kv_heads)];
+                    &seen[inputs_key_row(in, b, j) * in->kv_heads + h / (in->heads / in->kv_heads)];
                 for (int64_t i = 0; !*at && i < inputs_query_length(in, b); i++)
                     *at = (unsigned char)inputs_sees(in, b, h, i, j);
             }
@@ -480,5 +483,7 @@ struct inputs *inputs_make(const struct drawn *d)
     draw_heads(in, d);
     if (f[DRAW_POISON] && !in->shared)
         draw_poison(in, f[DRAW_POISON] == 1 ? NAN : INFINITY);
+    if (f[DRAW_CACHE])
+        drawn_cache_make(in, d);
     return in;
 }
