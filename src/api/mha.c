@@ -170,6 +170,12 @@ headway_status headway_mha_workspace(const headway_mha *layer,
     return HEADWAY_OK;
 }
 
+/* From a token to the next: of batches of single tokens, the next batch's. */
+static ptrdiff_t pitch_of(const headway_tensor *tokens)
+{
+    return tokens->shape[1] == 1 ? tokens->stride[0] : tokens->stride[1];
+}
+
 /* Projects tokens of x into heads at `to`, which lie head by head, (heads, B, L, size): the rows that
  * a tile reads are next to each other, and all tokens of a head have one pitch. */
 static struct headway_linear_job project(const struct headway_linear *linear,
@@ -178,7 +184,7 @@ static struct headway_linear_job project(const struct headway_linear *linear,
 {
     struct headway_linear_job job = {.linear = linear, .x = x->data};
     job.x_batch = x->stride[0];
-    job.x_row = x->stride[1];
+    job.x_row = pitch_of(x);
     job.batch = x->shape[0];
     job.rows = x->shape[1];
     job.y = to;
@@ -297,7 +303,7 @@ static void project_out(struct headway_call *call, const headway_mha *layer, str
                                       .x_row = heads.row,
                                       .y = to->data,
                                       .y_batch = to->stride[0],
-                                      .y_row = to->stride[1],
+                                      .y_row = pitch_of(to),
                                       .batch = to->shape[0],
                                       .rows = to->shape[1],
                                       .lengths = p->query_lengths};
