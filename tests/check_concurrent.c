@@ -1,8 +1,8 @@
-/* One engine and one layer in 16 host threads at once: the answers are those of one thread, error
- * texts are whole, and ThreadSanitizer has nothing to say (preset tsan). Where the library has no
- * OpenMP its tasks run on threads that this program starts, because ThreadSanitizer can't see into
- * an OpenMP runtime. --plant 1 gives all tasks of a call the same scratch memory: a race that must
- * be found. */
+/* One engine and one layer in 16 host threads at once, each with a cache of its own and all with one
+ * that they read: the answers are those of one thread, error texts are whole, and ThreadSanitizer has
+ * nothing to say (preset tsan). Tasks run on threads that this program starts, as ThreadSanitizer
+ * can't see into an OpenMP runtime, and on OpenMP's where the library has it. --plant 1 gives all
+ * tasks of a call the same scratch memory: a race that must be found. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,60 +11,40 @@
 #include "check.h"
 #include "cpu/kernels.h"
 #include "headway/headway.h"
-#include "system/parallel.h"
 
-enum { HOSTS = 16, B = 2, LQ = 70, LK = 150, HQ = 4, HKV = 2, D = 16, E = 24 };
+enum { HOSTS = 16, WORKERS = 3, B = 2, LQ = 70, LK = 150, HQ = 4, HKV = 2, D = 16, E = 24 };
 
 static int plant;
 
-#ifdef HEADWAY_OWN_THREADS
-enum { WORKERS = 3 };
-
-int __wrap_headway_threads_allowed(int asked);
-int __wrap_headway_threads_allowed(int asked)
-{
-    return asked > 0 && asked < WORKERS ? asked : WORKERS;
-}
-
-struct team {
-    headway_task_fn *body;
-    void *context;
-    int64_t tasks;
-    atomic_llong next;
-};
-
 struct worker {
     pthread_t thread;
-    struct team *team;
+    void (*body)(void *task, int index);
+    void *task;
     int index;
 };
 
 static void *work(void *given)
 {
     struct worker *worker = given;
-    struct team *team = worker->team;
-    for (int64_t task; (task = atomic_fetch_add(&team->next, 1)) < team->tasks;)
-        team->body(team->context, task, plant ? 0 : worker->index);
+    worker->body(worker->task, plant ? 0 : worker->index);
     return NULL;
 }
 
-void __wrap_headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
-                             headway_task_fn *body, void *context);
-void __wrap_headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
-                             headway_task_fn *body, void *context)
+/* A headway_parallel_for_fn: a thread for each index. */
+static void on_threads(void *context, int count, void (*body)(void *task, int index), void *task)
 {
-    struct team made = {body, context, tasks, 0};
     struct worker workers[WORKERS];
-    (void)team;
-    for (int i = 0; i < threads; i++) {
-        workers[i] = (struct worker){.team = &made, .index = i};
+    (void)context;
+    if (count > WORKERS)
+        abort();
+    for (int i = 0; i < count; i++) {
+        workers[i] = (struct worker){.body = body, .task = task, .index = i};
         if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
             abort();
     }
-    for (int i = 0; i < threads; i++)
+    for (int i = 0; i < count; i++)
         pthread_join(workers[i].thread, NULL);
 }
-#endif
 
 /* What all threads share, and only read. */
 static struct {
@@ -74,8 +54,9 @@ static struct {
     headway_mha_weights weights;
     headway_attention_params core, whole; /* of a call of the core, of the layer */
     headway_tensor query, key, value, input;
-    float *core_out, *whole_out; /* what one thread got */
-    char errors[2][256];         /* of wrong() */
+    headway_kv_cache *cache;                  /* filled, and only read from then on */
+    float *core_out, *whole_out, *served_out; /* what one thread got */
+    char errors[2][256];                      /* of wrong() */
     int rounds;
 } all;
 
@@ -106,7 +87,8 @@ enum {
     LSE = B * HQ * LQ,
     WEIGHTS = B * LQ * LK,
     CORE = OUT + LSE + WEIGHTS,
-    WHOLE = B * LQ * E
+    WHOLE = B * LQ * E,
+    SERVED = WHOLE + B * HQ * D
 };
 
 static headway_status core(float *out)
@@ -142,6 +124,60 @@ static headway_status whole(const headway_mha *layer, float *out)
     return status;
 }
 
+static headway_status cache_make(headway_dtype dtype, int64_t page_size, headway_kv_cache **cache)
+{
+    headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
+    config.sequences = B;
+    config.kv_heads = HKV;
+    config.head_size = D;
+    config.capacity = LK;
+    config.key_dtype = config.value_dtype = dtype;
+    config.page_size = page_size;
+    return headway_kv_cache_create(all.engine, &config, cache);
+}
+
+/* The layer's input in chunks, the cache empty at first. */
+static headway_status serve(const headway_mha *layer, headway_kv_cache *cache, float *out)
+{
+    static const int64_t chunks[] = {33, 1, LQ - 34};
+    headway_attention_params params = all.whole;
+    headway_status status = HEADWAY_OK;
+    params.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
+    params.cache = cache;
+    for (int64_t slot = 0; slot < B && status == HEADWAY_OK; slot++)
+        status = headway_kv_cache_truncate(cache, slot, 0);
+    for (int64_t i = 0, first = 0; i < 3 && status == HEADWAY_OK; first += chunks[i++]) {
+        headway_tensor x = all.input, o = tensor(out, 3, B, LQ, E, 0);
+        size_t bytes = 0;
+        x.shape[1] = o.shape[1] = chunks[i];
+        x.data = (float *)x.data + first * E;
+        o.data = out + first * E;
+        status = headway_mha_workspace(layer, &params, &x, NULL, NULL, &bytes);
+        void *workspace = aligned_alloc(HEADWAY_WORKSPACE_ALIGNMENT, (bytes / 64 + 1) * 64);
+        if (status == HEADWAY_OK)
+            status = headway_mha_forward(layer, &params, &x, NULL, NULL, &o, workspace, bytes);
+        free(workspace);
+    }
+    return status;
+}
+
+/* A row for each sequence of the cache that all read. */
+static headway_status look(float *out)
+{
+    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    const headway_tensor q = tensor(all.query.data, 4, B, 1, HQ, D);
+    const headway_tensor o = tensor(out, 4, B, 1, HQ, D);
+    size_t bytes = 0;
+    params.cache = all.cache;
+    headway_status status =
+        headway_attention_workspace(all.engine, &params, &q, NULL, NULL, &bytes);
+    void *workspace = aligned_alloc(HEADWAY_WORKSPACE_ALIGNMENT, (bytes / 64 + 1) * 64);
+    if (status == HEADWAY_OK)
+        status = headway_attention(all.engine, &params, &q, NULL, NULL, &o, workspace, bytes);
+    free(workspace);
+    return status;
+}
+
 /* One of two calls that are refused. */
 static headway_status wrong(int which)
 {
@@ -161,6 +197,14 @@ static void tell(struct host *host, int good, const char *what)
         return;
     if (!host->failures++)
         host->what = what;
+}
+
+static void serve_round(struct host *host, headway_kv_cache *cache, float *out)
+{
+    memset(out, 0, SERVED * sizeof *out);
+    tell(host, serve(all.layer, cache, out) == HEADWAY_OK && look(out + WHOLE) == HEADWAY_OK,
+         "a cache is refused");
+    tell(host, !memcmp(out, all.served_out, SERVED * sizeof *out), "caches: other bits");
 }
 
 static void one_round(struct host *host, float *out, int round)
@@ -194,9 +238,14 @@ static void one_round(struct host *host, float *out, int round)
 static void *run(void *given)
 {
     struct host *host = given;
-    float *out = malloc((CORE > WHOLE ? CORE : WHOLE) * sizeof *out);
-    for (int round = 0; round < all.rounds; round++)
+    float *out = malloc((CORE > SERVED ? CORE : SERVED) * sizeof *out);
+    headway_kv_cache *cache = NULL;
+    tell(host, cache_make(HEADWAY_F32, 4, &cache) == HEADWAY_OK, "no cache");
+    for (int round = 0; round < all.rounds && cache; round++) {
         one_round(host, out, round);
+        serve_round(host, cache, out);
+    }
+    headway_kv_cache_destroy(cache);
     free(out);
     return NULL;
 }
@@ -216,13 +265,10 @@ static void together(void)
     }
 }
 
-static void check_row(const struct headway_row *row)
+/* The answers of this thread alone. */
+static void prepare(void)
 {
-    headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
-    config.isa = row->name;
-    if (!check_case("%s", row->name))
-        return;
-    CHECK(headway_engine_create(&config, &all.engine) == HEADWAY_OK, "no engine");
+    headway_kv_cache *cache = NULL;
     CHECK(headway_mha_create(all.engine, &all.config, &all.weights, &all.layer) == HEADWAY_OK,
           "no layer");
     for (int i = 0; i < 2; i++) {
@@ -231,10 +277,40 @@ static void check_row(const struct headway_row *row)
     }
     CHECK(core(all.core_out) == HEADWAY_OK, "headway_attention refuses");
     CHECK(whole(all.layer, all.whole_out) == HEADWAY_OK, "headway_mha_forward refuses");
+    CHECK(cache_make(HEADWAY_F32, 4, &cache) == HEADWAY_OK &&
+              cache_make(HEADWAY_F16, 16, &all.cache) == HEADWAY_OK &&
+              headway_kv_cache_append(all.cache, NULL, NULL, &all.key, &all.value) == HEADWAY_OK,
+          "no cache");
+    CHECK(serve(all.layer, cache, all.served_out) == HEADWAY_OK &&
+              look(all.served_out + WHOLE) == HEADWAY_OK,
+          "a cache is refused");
+    CHECK(!memcmp(all.served_out, all.whole_out, WHOLE * sizeof(float)), "chunks: other bits");
+    headway_kv_cache_destroy(cache);
+}
+
+static void check_engine(const headway_engine_config *config)
+{
+    CHECK(headway_engine_create(config, &all.engine) == HEADWAY_OK, "no engine");
+    prepare();
     if (!check_case_failures())
         together();
+    headway_kv_cache_destroy(all.cache);
     headway_mha_destroy(all.layer);
     headway_engine_destroy(all.engine);
+}
+
+static void check_row(const struct headway_row *row)
+{
+    headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
+    config.isa = row->name;
+#ifdef HEADWAY_HAS_OPENMP
+    if (check_case("%s: OpenMP's threads", row->name))
+        check_engine(&config);
+#endif
+    config.threads = WORKERS;
+    config.parallel_for = on_threads;
+    if (check_case("%s: threads of this program", row->name))
+        check_engine(&config);
 }
 
 int main(int argc, char **argv)
@@ -286,10 +362,11 @@ int main(int argc, char **argv)
     all.input = tensor(x, 3, B, LQ, E, 0);
     all.core_out = malloc(CORE * sizeof(float));
     all.whole_out = malloc(WHOLE * sizeof(float));
+    all.served_out = malloc(SERVED * sizeof(float));
 
     for (const struct headway_row *row; (row = check_next_row(&index));)
         check_row(row);
-    float *const owned[] = {sinks, q, k, v, x, w, o, all.core_out, all.whole_out};
+    float *const owned[] = {sinks, q, k, v, x, w, o, all.core_out, all.whole_out, all.served_out};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     return check_end();
