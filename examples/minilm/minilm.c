@@ -224,7 +224,7 @@ static int check_text(const struct settings *s, int which, struct text *t, struc
     struct comparison c;
     struct array expected = {0};
     char error[ERROR_SIZE];
-    if (answer_make(&t->problem, &t->answer, error))
+    if (answer_make(&t->problem, NULL, &t->answer, error))
         die(error);
     if (which)
         compare_rows(s, t, &c);
@@ -278,7 +278,7 @@ static int onednn_text(const struct settings *s, int which, struct text *t, stru
             die(error);
         headway_tensor out = problem_out(p, other.data);
         struct headway_onednn *prepared =
-            onednn_open(p, (enum headway_onednn_path)path, &out, note, sizeof note);
+            onednn_open(p, &t->answer, (enum headway_onednn_path)path, &out, note, sizeof note);
         snprintf(label, sizeof label, "difference, oneDNN %s", names[path]);
         snprintf(time_label, sizeof time_label, "time, oneDNN %s", names[path]);
         if (prepared) {
