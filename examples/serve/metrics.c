@@ -31,6 +31,7 @@ struct metrics {
         const char *name;
         int64_t nanoseconds;
     } phases[PHASES];
+    int64_t memory;
     uint64_t calls;
     double flops, bytes;
 };
@@ -93,6 +94,13 @@ void metrics_step(struct metrics *metrics, const struct metrics_work *work, doub
     observe(&metrics->step_seconds, seconds);
     observe(&metrics->step_rows, (double)(work->prefill + work->decode));
     observe(&metrics->step_sequences, (double)work->sequences);
+    pthread_mutex_unlock(&metrics->mutex);
+}
+
+void metrics_memory(struct metrics *metrics, int64_t bytes)
+{
+    pthread_mutex_lock(&metrics->mutex);
+    metrics->memory += bytes;
     pthread_mutex_unlock(&metrics->mutex);
 }
 
@@ -167,6 +175,7 @@ static void write_counts(FILE *out, const struct metrics *m)
     histogram(out, "step_seconds", "One call of the layer.", &m->step_seconds);
     histogram(out, "step_rows", "Tokens in one call.", &m->step_rows);
     histogram(out, "step_sequences", "Sequences in one call.", &m->step_sequences);
+    gauge(out, "library_bytes", "Memory that the library has.", m->memory);
     counter(out, "layer_calls_total", "Calls that the library traced.", (double)m->calls);
     counter(out, "layer_flops_total", "Their floating-point operations.", m->flops);
     counter(out, "layer_bytes_total", "Their bytes of inputs, outputs, weights and cache.",

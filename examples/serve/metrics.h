@@ -24,6 +24,9 @@ struct metrics_work {
 };
 void metrics_step(struct metrics *metrics, const struct metrics_work *work, double seconds);
 
+/* Bytes that the library took, or gave back when negative. */
+void metrics_memory(struct metrics *metrics, int64_t bytes);
+
 /* A headway_trace_fn; context is the metrics. */
 void metrics_trace(void *context, const headway_trace *trace);
 

@@ -199,6 +199,24 @@ static void log_line(void *context, const char *line)
     fprintf(stderr, "headway-serve: %s\n", line);
 }
 
+/* The library's memory, touched at once: what the cache and the weights take is there from the start,
+ * and not found missing under load. */
+static void *allocate(void *context, size_t bytes)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, bytes) != 0)
+        return NULL;
+    memset(memory, 0, bytes);
+    metrics_memory(context, (int64_t)bytes);
+    return memory;
+}
+
+static void release(void *context, void *memory, size_t bytes)
+{
+    free(memory);
+    metrics_memory(context, -(int64_t)bytes);
+}
+
 static int with_engine(const struct settings *s, const sigset_t *stops)
 {
     struct metrics *metrics = metrics_create();
@@ -211,6 +229,9 @@ static int with_engine(const struct settings *s, const sigset_t *stops)
     config.log = log_line;
     config.parallel_for = pool_run;
     config.parallel_context = pool;
+    config.allocate = allocate;
+    config.release = release;
+    config.memory_context = metrics;
     config.trace = metrics_trace;
     config.trace_context = metrics;
     if (metrics && pool && headway_engine_create(&config, &engine) == HEADWAY_OK)
@@ -247,6 +268,11 @@ int main(int argc, char **argv)
     int result = read_arguments(argc, argv, &settings);
     if (result)
         return result < 0 ? 2 : 0;
+#ifdef __GLIBC__
+    /* Set, it stays: by itself it would follow the largest bodies, and malloc_trim() does not see the
+     * ends of other threads' heaps. */
+    mallopt(M_TRIM_THRESHOLD, 256 << 10);
+#endif
     /* Blocked before there are threads, so that the signals wait for sigtimedwait(). */
     sigemptyset(&stops);
     sigaddset(&stops, SIGTERM);

@@ -18,9 +18,10 @@ enum { TALKS = 48, WARM_UP = 5, STACK = 1 << 18 };
 
 static struct {
     const char *server, *weights, *layer;
-    int clients, longest, memory; /* memory: its growth is looked at */
+    int clients, longest, memory,
+        slow; /* memory: its growth is looked at; slow: slow ones take part */
     long requests;
-} given = {NULL, NULL, NULL, 200, 200, 1, 1500};
+} given = {NULL, NULL, NULL, 200, 200, 1, 1, 1500};
 
 static struct {
     struct server server;
@@ -204,10 +205,10 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The clients, the slow ones among them, until so many requests were taken. */
-static void load(long until)
+/* The clients, and so many slow ones, until so many requests were taken. */
+static void load(long until, int slow)
 {
-    int slow = slow_count(), count = given.clients + slow;
+    int count = given.clients + slow;
     pthread_t *threads = calloc((size_t)count, sizeof *threads);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
@@ -262,7 +263,8 @@ static void settle(void)
             run.failures++;
         }
     }
-    client_sleep(1); /* a few of the server's ticks, of which one without a request gives memory back */
+    client_sleep(
+        1); /* a few of the server's ticks, of which one without a request gives memory back */
 }
 
 static void check_counts(void)
@@ -356,6 +358,8 @@ static int read_arguments(int argc, char **argv)
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--no-memory") == 0)
             given.memory = 0;
+        else if (strcmp(argv[i], "--no-slow") == 0)
+            given.slow = 0;
         else if (strcmp(argv[i], "--layer") == 0 && ++i)
             given.layer = value;
         else if (strcmp(argv[i], "--requests") == 0 && ++i)
@@ -375,7 +379,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (read_arguments(argc, argv)) {
         fprintf(stderr, "serve-load SERVER WEIGHTS [--layer NAME] [--requests N] [--clients N] "
-                        "[--longest TOKENS] [--no-memory]\n");
+                        "[--longest TOKENS] [--no-memory] [--no-slow]\n");
         return 2;
     }
     given.server = argv[1];
@@ -384,10 +388,10 @@ int main(int argc, char **argv)
     if (!run.latency || with_model() ||
         server_start(&run.server, given.server, given.weights, given.layer, given.longest))
         return 1;
-    load(given.requests / WARM_UP);
+    load(given.requests / WARM_UP, 0);
     settle();
     long before = server_resident(&run.server);
-    load(given.requests);
+    load(given.requests, given.slow ? slow_count() : 0);
     settle();
     report();
     check_counts();
