@@ -72,7 +72,7 @@ planted() {
 }
 header=include/headway/headway.h
 map=src/api/headway.map
-planted "a field within a struct" changed 's/^    int threads;$/    int planted;\n    int threads;/' $header
+planted "a field within a struct" changed 's/^    int64_t pages_free;/    int64_t planted;\n&/' $header
 planted "another parameter" changed 's/\(headway_kv_cache_truncate(headway_kv_cache \*cache, int\)64_t/\1/' \
     $header src/api/kv_cache.c
 planted "a function is gone" changed '/headway_alibi_slopes;/d' $map

@@ -93,7 +93,10 @@ by_pkg_config() {
     unset PKG_CONFIG_PATH LD_LIBRARY_PATH
 }
 
-quietly "$cmake" --install "$build" --prefix "$work/installed" || fail "install"
+quietly "$cmake" --install "$build" --prefix "$work/installed" || {
+    fail "install"
+    exit 1
+}
 mv "$work/installed" "$work/moved"
 grep -rlE "$work/installed|$build|$source/" "$work/moved" --include='*.cmake' --include='*.pc' &&
     fail "a file of the prefix names a folder of the build"
