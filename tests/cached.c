@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attend.h"
 #include "oracle/reference.h"
 
 static int64_t smaller(int64_t a, int64_t b)

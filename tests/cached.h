@@ -3,7 +3,10 @@
 #ifndef HEADWAY_CACHED_TESTS_H
 #define HEADWAY_CACHED_TESTS_H
 
-#include "attend.h"
+#include "headway/headway.h"
+
+struct problem; /* and answer: attend.h */
+struct answer;
 
 struct way {
     int64_t page;  /* 0: contiguous */

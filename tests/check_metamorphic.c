@@ -93,12 +93,12 @@ static void fit_no_sinks(struct drawn *d)
 
 static void fit_no_interval(struct drawn *d)
 {
-    d->f[DRAW_INTERVAL] = 0;
+    d->f[DRAW_INTERVAL] = d->f[DRAW_FIRST] = 0;
 }
 
 static void fit_right_0(struct drawn *d)
 {
-    d->f[DRAW_CAUSAL] = d->f[DRAW_OFFSETS] = d->f[DRAW_RIGHT] = 0;
+    d->f[DRAW_CAUSAL] = d->f[DRAW_OFFSETS] = d->f[DRAW_RIGHT] = d->f[DRAW_FIRST] = 0;
 }
 
 /* The usual scale is not rounded to a float, and numbers given in its place are. */
@@ -286,12 +286,6 @@ static void more_keys(struct inputs *in)
     in->weights = in->shared = 0;
 }
 
-struct relation {
-    const char *name;
-    void (*fit)(struct drawn *d);
-    void (*change)(struct inputs *in);
-};
-
 static const struct relation relations[] = {
     {"a mask that allows all = none", fit_no_mask, all_allowed},
     {"causal = its mask", fit_causal, causal_in_mask},
@@ -429,6 +423,8 @@ static const struct part_relation {
     {"query rows in two calls", fit_unpacked, two, select_rows},
     {"packed = each alone", fit_packed, inputs_batches, select_sequence_alone},
     {"a length = fewer keys", fit_unpacked_length, inputs_batches, select_length},
+    {"cache: query rows in two calls", fit_cache_rows, two, select_rows},
+    {"cache: each batch alone", fit_cache_batch, inputs_batches, select_batch},
 };
 
 static void compare_parts(int row, const struct drawn *d, const struct part_relation *relation)
@@ -563,6 +559,8 @@ static struct drawn draw(const char *name, int64_t n, void (*fit)(struct drawn *
     struct drawn d = drawn_draw(seed * 1000 + (uint64_t)n, 2e5, 0);
     /* The relations count with places. */
     d.f[DRAW_OFFSETS] = d.f[DRAW_OFFSETS] ? 1 : 0;
+    if (strncmp(name, "cache", 5) != 0)
+        d.f[DRAW_CACHE] = 0;
     if (fit)
         fit(&d);
     drawn_settle(&d);
@@ -587,6 +585,12 @@ int main(int argc, char **argv)
                 const struct drawn d = draw(relations[i].name, n, relations[i].fit);
                 if (check_case("%s: %s: %s", rows[row].isa, relations[i].name, drawn_text(&d)))
                     compare_changed(row, &d, &relations[i]);
+            }
+            for (int i = 0; cache_relations[i].name; i++) {
+                const struct drawn d = draw(cache_relations[i].name, n, cache_relations[i].fit);
+                if (check_case("%s: %s: %s", rows[row].isa, cache_relations[i].name,
+                               drawn_text(&d)))
+                    compare_changed(row, &d, &cache_relations[i]);
             }
             for (int i = 0; i < COUNT(part_relations); i++) {
                 const struct drawn d = draw(part_relations[i].name, n, part_relations[i].fit);

@@ -4,6 +4,17 @@
 
 #include "drawn.h"
 
+/* Makes `d` fit, then changes one of two equal inputs. */
+struct relation {
+    const char *name;
+    void (*fit)(struct drawn *d);
+    void (*change)(struct inputs *in);
+};
+/* Through caches, up to one without a name; what makes rows and batches of those fit to be apart. */
+extern const struct relation cache_relations[];
+void fit_cache_rows(struct drawn *d);
+void fit_cache_batch(struct drawn *d);
+
 /* Which of the old problem's batches, rows, keys and heads a new one is made of: new index n is the
  * old one's at[n]. */
 struct selection {

@@ -123,6 +123,7 @@ struct drawn_cache {
     int prefix, past; /* as DRAW_PREFIX, DRAW_PAST */
     int64_t common;   /* first tokens that are the same in all sequences */
     int lossy;
+    int detour; /* 1: wrong tokens come and are truncated, 2: tokens beyond the lengths are; the core */
     float *stored[2]; /* dense, as key and value; what the last call's cache held */
 };
 

@@ -117,6 +117,28 @@ static void append(const struct cached_call *c, const struct inputs *in, int64_t
     }
 }
 
+static void cut_back(const struct cached_call *c, int64_t b, int64_t length)
+{
+    CHECK(!c->store.cache ||
+              headway_kv_cache_truncate(c->store.cache, c->store.slots[b], length) == HEADWAY_OK,
+          "truncate");
+}
+
+/* Tokens from .. to - 1 of sequence b, after others that did not stay. */
+static void append_again(const struct cached_call *c, const struct inputs *in, int64_t b,
+                         int64_t from, int64_t to)
+{
+    const int64_t wrong = smaller(to - from, 5), back = from + (to - from) / 3;
+    if (wrong > 0) {
+        stored_append(&c->store, b, 1, &wrong, inputs_key(in, b, to - wrong, 0), 0,
+                      inputs_value(in, b, to - wrong, 0), 0);
+        cut_back(c, b, from);
+    }
+    append(c, in, b, from, to);
+    cut_back(c, b, back);
+    append(c, in, b, back, to);
+}
+
 /* All at a time where they lie as a batch does. */
 static void append_batch(const struct cached_call *c, const struct inputs *in)
 {
@@ -135,7 +157,7 @@ static void append_batch(const struct cached_call *c, const struct inputs *in)
 static void fill_core(struct cached_call *c, const struct inputs *in)
 {
     const int64_t common = in->cache->common;
-    if (!common && !in->query_starts) {
+    if (!common && !in->query_starts && !in->cache->detour) {
         append_batch(c, in);
         return;
     }
@@ -147,8 +169,14 @@ static void fill_core(struct cached_call *c, const struct inputs *in)
                       HEADWAY_OK,
                   "fork");
     }
-    for (int64_t b = 0; b < inputs_batches(in); b++)
-        append(c, in, b, common, tokens_of(in, b));
+    for (int64_t b = 0; b < inputs_batches(in); b++) {
+        if (in->cache->detour == 1)
+            append_again(c, in, b, common, tokens_of(in, b));
+        else
+            append(c, in, b, common, in->cache->detour ? in->keys : tokens_of(in, b));
+        if (in->cache->detour == 2)
+            cut_back(c, b, tokens_of(in, b));
+    }
 }
 
 /* ---- the layer ---------------------------------------------------------------------------------
@@ -309,6 +337,8 @@ void cached_call_begin(struct cached_call *c, const headway_engine *engine,
     memset(c, 0, sizeof *c);
     for (int64_t b = 0; b < inputs_batches(in); b++)
         capacity = larger(capacity, tokens_of(in, b));
+    if (cache->detour)
+        capacity = larger(capacity, in->keys);
     if (cache->way.rolling)
         capacity = cache->way.pinned + tokens_kept(in, cache->way.pinned);
     capacity += cache->way.spare;
