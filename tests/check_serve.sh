@@ -5,7 +5,7 @@ source=$1 build=$2 cmake=$3 cc=$4 sanitize=$5
 serve=$source/examples/serve
 for package in libmicrohttpd libcjson; do
     pkg-config --exists $package 2>/dev/null || {
-        echo "serve - skipped: pkg-config finds no $package (Debian's $package-dev)"
+        echo "check_serve - skipped: pkg-config finds no $package (Debian's $package-dev)"
         exit 77
     }
 done
@@ -47,9 +47,11 @@ memory=
 [ -z "$sanitize" ] || memory=--no-memory
 many=1500 some=200
 [ -z "$sanitize" ] || many=500 some=100
-load "by find_package, Llama's layer:" "$work/build/headway-serve" "$llama" --requests $many $memory
+# Prompts in small pieces, so that many sequences meet in a step.
+load "by find_package, Llama's layer:" "$work/build/headway-serve" "$llama" --requests $many $memory \
+    -- --chunk 3 --step-tokens 80 --workers 4
 load "by find_package, MiniLM's layer:" "$work/build/headway-serve" "$minilm" --requests $some \
-    --clients 50 --no-memory --no-slow
+    --clients 50 --no-memory --no-slow -- --packed "$work/packed"
 
 libraries=$(dirname "$(find "$work/installed" -name headway.pc)")
 PKG_CONFIG_PATH=$libraries:$PKG_CONFIG_PATH
@@ -57,10 +59,11 @@ export PKG_CONFIG_PATH
 if quietly "$cc" -std=c11 $flags -D_GNU_SOURCE "$serve"/*.c -o "$work/server" \
     -Wl,-rpath,"$(pkg-config --variable=libdir headway)" \
     $(pkg-config --cflags --libs headway libmicrohttpd libcjson) -lm -lpthread; then
-    load "by pkg-config:" "$work/server" "$llama" --layer model.layers.1 --requests 100 --clients 20 \
-        --no-memory --no-slow
+    load "by pkg-config, on the weights that were packed before:" "$work/server" "$minilm" \
+        --requests 100 --clients 20 --no-memory --no-slow -- --packed "$work/packed" 2>"$work/said"
+    grep "weights mapped" "$work/said" || fail "the packed weights were not mapped: $(cat "$work/said")"
 else
     fail "it does not build by pkg-config"
 fi
-[ $failed = 0 ] && echo "passed: serve"
+[ $failed = 0 ] && echo "passed: check_serve"
 exit $failed

@@ -182,6 +182,8 @@ static int with_model(const struct settings *s, const sigset_t *stops, const hea
     int status = 2;
     if (model_open(engine, s->weights, s->layer, s->tokens, s->packed, &model, error) == 0)
         scheduler = scheduler_create(engine, &model, &config, metrics, error);
+    if (model.packed)
+        fprintf(stderr, "headway-serve: weights mapped, %zu bytes\n", model.packed_size);
     if (scheduler)
         status = serve(s, stops, scheduler, &model, metrics);
     else

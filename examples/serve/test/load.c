@@ -18,10 +18,11 @@ enum { TALKS = 48, WARM_UP = 5, STACK = 1 << 18 };
 
 static struct {
     const char *server, *weights, *layer;
+    char **more; /* arguments for the server */
     int clients, longest, memory,
         slow; /* memory: its growth is looked at; slow: slow ones take part */
     long requests;
-} given = {NULL, NULL, NULL, 200, 200, 1, 1, 1500};
+} given = {NULL, NULL, NULL, NULL, 200, 200, 1, 1, 1500};
 
 static struct {
     struct server server;
@@ -355,6 +356,10 @@ static int with_model(void)
 static int read_arguments(int argc, char **argv)
 {
     for (int i = 3; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0) {
+            given.more = argv + i + 1;
+            break;
+        }
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--no-memory") == 0)
             given.memory = 0;
@@ -379,14 +384,15 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (read_arguments(argc, argv)) {
         fprintf(stderr, "serve-load SERVER WEIGHTS [--layer NAME] [--requests N] [--clients N] "
-                        "[--longest TOKENS] [--no-memory] [--no-slow]\n");
+                        "[--longest TOKENS] [--no-memory] [--no-slow] [-- SERVER'S ARGUMENTS]\n");
         return 2;
     }
     given.server = argv[1];
     given.weights = argv[2];
     run.latency = calloc((size_t)given.requests, sizeof *run.latency);
     if (!run.latency || with_model() ||
-        server_start(&run.server, given.server, given.weights, given.layer, given.longest))
+        server_start(&run.server, given.server, given.weights, given.layer, given.longest,
+                     given.more))
         return 1;
     load(given.requests / WARM_UP, 0);
     settle();

@@ -9,28 +9,44 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void become(const char *program, const char *weights, const char *layer, int tokens, int out)
+static void become(const char *program, const char *weights, const char *layer, int tokens,
+                   char **more, int out)
 {
+    enum { MOST = 60 };
+    static const char *const options[] = {"--port",
+                                          "0",
+                                          "--threads",
+                                          "2",
+                                          "--slots",
+                                          "80",
+                                          "--pages",
+                                          "640",
+                                          "--requests",
+                                          "120",
+                                          "--chunk",
+                                          "48",
+                                          "--step-tokens",
+                                          "256",
+                                          "--body",
+                                          "8000000",
+                                          "--seconds",
+                                          "6",
+                                          "--session-seconds",
+                                          "2"};
+    const char *arguments[MOST] = {program, "--weights", weights};
     char number[16];
-    const char *arguments[40] = {program,   "--weights",
-                                 weights,   "--port",
-                                 "0",       "--threads",
-                                 "2",       "--slots",
-                                 "80",      "--pages",
-                                 "640",     "--requests",
-                                 "120",     "--chunk",
-                                 "48",      "--step-tokens",
-                                 "256",     "--body",
-                                 "8000000", "--seconds",
-                                 "6",       "--session-seconds",
-                                 "2",       "--tokens",
-                                 number};
-    int count = 25;
+    int count = 3;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        arguments[count++] = options[i];
     snprintf(number, sizeof number, "%d", tokens);
+    arguments[count++] = "--tokens";
+    arguments[count++] = number;
     if (layer) {
         arguments[count++] = "--layer";
         arguments[count++] = layer;
     }
+    while (more && *more && count < MOST - 1)
+        arguments[count++] = *more++;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(out, STDOUT_FILENO);
     execv(program, (char *const *)arguments);
@@ -38,14 +54,14 @@ static void become(const char *program, const char *weights, const char *layer, 
 }
 
 int server_start(struct server *server, const char *program, const char *weights, const char *layer,
-                 int tokens)
+                 int tokens, char **more)
 {
     int ends[2];
     if (pipe(ends))
         return -1;
     server->process = fork();
     if (server->process == 0)
-        become(program, weights, layer, tokens, ends[1]);
+        become(program, weights, layer, tokens, more, ends[1]);
     close(ends[1]);
     FILE *said = fdopen(ends[0], "r");
     int found = said && fscanf(said, "listening on 127.0.0.1:%d", &server->port) == 1;

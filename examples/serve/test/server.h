@@ -9,10 +9,11 @@ struct server {
     int port;
 };
 
-/* On a free port, with little room: slots, pages and queue run out under load. 0, or -1: a FAIL line
+/* On a free port, with little room: slots, pages and requests run out under load. more: further
+ * arguments, ended by NULL, or NULL. 0, or -1: a FAIL line
  * was printed. */
 int server_start(struct server *server, const char *program, const char *weights, const char *layer,
-                 int tokens);
+                 int tokens, char **more);
 
 /* SIGTERM; the exit status, 128 and more for a signal, -1 when it had to be killed. */
 int server_stop(struct server *server);
