@@ -553,49 +553,88 @@ static void check_storage(const struct subject *s)
 
 /* ---- keys of another input --------------------------------------------------------------------- */
 
-/* Keys come in parts, or all are there; queries of their own lengths attend to what there is. */
+/* Keys parts[i] .. parts[i + 1] - 1 of each sequence, one sequence after the other. */
+static headway_tensor part_of(const struct layer *l, int64_t first, int64_t end, float *memory)
+{
+    const struct shape *s = &l->options->shape;
+    const int64_t width = l->widths.in[KEY], count = end - first;
+    const int64_t shape[3] = {1, s->batch * count, width};
+    for (int64_t b = 0; b < s->batch && count; b++)
+        memcpy(memory + b * count * width, token(l, KEY, b, first),
+               (size_t)(count * width) * sizeof(float));
+    return headway_tensor_dense(memory, HEADWAY_F32, 3, shape);
+}
+
+/* Keys come in parts, until all are there; then queries attend to what there is, once more. */
+static void serve_keys(const headway_engine *engine, const struct layer *l, const struct store *m,
+                       int packed, const float *expected)
+{
+    static const int64_t parts[] = {0, 1, 21, 60, 60, 60};
+    const struct shape *s = &l->options->shape;
+    headway_mha *mha = layer_create(engine, l, STORED_PLAIN);
+    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    headway_tensor query = tokens_tensor(l, QUERY);
+    int64_t y[3] = {s->batch, s->queries, l->widths.out}, starts[2][SEQUENCES + 1];
+    float *memory = floats_of(s->batch * s->keys * l->widths.in[KEY]);
+    float *got = floats_of(y[0] * y[1] * y[2]);
+    if (packed) {
+        y[1] *= y[0];
+        y[0] = query.shape[0] = 1;
+        query.shape[1] = y[1];
+        params.sequences = s->batch;
+        params.query_starts = starts[0];
+    }
+    const headway_tensor out = headway_tensor_dense(got, HEADWAY_F32, 3, y);
+    params.cache = m->cache;
+    for (int part = 0; part + 1 < COUNT(parts); part++) {
+        const int64_t count = parts[part + 1] - parts[part];
+        headway_tensor key = part_of(l, parts[part], parts[part + 1], memory);
+        for (int64_t b = 0; b <= s->batch; b++) {
+            starts[0][b] = b * s->queries;
+            starts[1][b] = b * count;
+        }
+        /* Of no keys at all it may be left unsaid where each sequence's begin. */
+        params.key_starts = packed && (count || part % 2) ? starts[1] : NULL;
+        if (!packed) {
+            key.shape[0] = s->batch;
+            key.shape[1] = count;
+            key.stride[0] = count * key.stride[1];
+        }
+        expect_ok(engine, call(mha, &params, &query, &key, &out), "keys");
+        if (parts[part + 1] == s->keys)
+            check_bits(got, expected, y[0] * y[1] * y[2], "all keys are there");
+    }
+    free(memory);
+    free(got);
+    headway_mha_destroy(mha);
+}
+
 static void check_cross(const struct subject *s, const headway_engine *scalar)
 {
     static const int whats[] = {0, HALF, MORE | ZERO | NORMS};
     const struct shape shape = {2, 6, 60, 4, 2, 8, 12};
-    const int64_t parts[] = {0, 1, 21, 60};
-    for (int n = 0; n < COUNT(whats); n++) {
+    for (int n = 0; n < 2 * COUNT(whats); n++) {
         headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
-        if (!check_case("%s: keys of another input in a cache, options %d", s->isa, whats[n]))
+        const int what = whats[n / 2];
+        if (!check_case("%s: keys of another input in a cache, options %d, packed %d", s->isa, what,
+                        n % 2))
             continue;
-        struct layer *l = layer_make(&shape, NULL, (uint64_t)n),
-                     *base = layer_with(whats[n], &shape);
+        struct layer *l = layer_make(&shape, NULL, (uint64_t)n), *base = layer_with(what, &shape);
         l->rope = base->rope;
         l->zero = base->zero;
-        if (whats[n] & NORMS)
-            layer_norms(l);
-        if (whats[n] & MORE)
-            layer_more(l);
         layer_free(base);
+        if (what & NORMS)
+            layer_norms(l);
+        if (what & MORE)
+            layer_more(l);
         layer_share(l, 0);
         struct answer expected = forward_once(scalar, l);
         config.sequences = shape.batch;
-        config.capacity = 60;
-        config.page_size = n ? 16 : 0;
+        config.capacity = shape.keys;
+        config.page_size = n > 1 ? 16 : 0;
         struct store m = store_make(s->engines[0], l, &config);
-        headway_mha *mha = layer_create(s->engines[n % 2], l, STORED_PLAIN);
-        const headway_tensor query = tokens_tensor(l, QUERY);
-        headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
-        params.cache = m.cache;
-        const int64_t y[3] = {shape.batch, shape.queries, l->widths.out};
-        for (int part = 0; part < COUNT(parts); part++) {
-            headway_tensor key = tokens_tensor(l, KEY);
-            float *got = floats_of(y[0] * y[1] * y[2]);
-            const headway_tensor out = headway_tensor_dense(got, HEADWAY_F32, 3, y);
-            key.data = (float *)key.data + parts[part] * key.stride[1];
-            key.shape[1] = part + 1 < COUNT(parts) ? parts[part + 1] - parts[part] : 0;
-            expect_ok(s->engines[n % 2], call(mha, &params, &query, &key, &out), "keys");
-            if (part + 2 >= COUNT(parts))
-                check_bits(got, expected.out, y[0] * y[1] * y[2], "all keys are there");
-            free(got);
-        }
+        serve_keys(s->engines[n / 2 % 2], l, &m, n % 2, expected.out);
         answer_free(&expected);
-        headway_mha_destroy(mha);
         store_free(&m);
         layer_free(l);
     }
