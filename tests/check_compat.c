@@ -103,14 +103,15 @@ void our_answer(headway_attention_params params)
                          o = tensor(out, HEADWAY_F32, 4, (int[]){batch, rows, HQ, D}),
                          l = tensor(lse, HEADWAY_F32, 3, (int[]){batch, HQ, rows}),
                          w = tensor(weights, HEADWAY_F32, 4, (int[]){B, HQ, lq, lk});
+    const headway_tensor *kept = params.cache ? NULL : &k, *values = params.cache ? NULL : &v;
     size_t bytes = 0;
     char text[300];
     params.lse = &l;
     params.weights = params.query_starts ? NULL : &w;
-    headway_status status = headway_attention_workspace(engine, &params, &q, &k, &v, &bytes);
+    headway_status status = headway_attention_workspace(engine, &params, &q, kept, values, &bytes);
     void *workspace = aligned_alloc(HEADWAY_WORKSPACE_ALIGNMENT, (bytes + 64) / 64 * 64);
     if (status == HEADWAY_OK)
-        status = headway_attention(engine, &params, &q, &k, &v, &o, workspace, bytes);
+        status = headway_attention(engine, &params, &q, kept, values, &o, workspace, bytes);
     free(workspace);
     headway_engine_error(engine, text, sizeof text);
     CHECK(status == HEADWAY_OK, "%s: %s", headway_status_text(status), text);
@@ -227,7 +228,7 @@ int never(int b, int h, int i, int j)
 static struct {
     const struct test *tests;
     int count;
-} parts[3];
+} parts[4];
 
 /* ---- the table -------------------------------------------------------------------------------
  */
@@ -290,6 +291,8 @@ int main(int argc, char **argv)
     parts[1].count = layer_test_count;
     parts[2].tests = runtime_tests;
     parts[2].count = runtime_test_count;
+    parts[3].tests = cache_tests;
+    parts[3].count = cache_test_count;
     while ((row = check_next_row(&index)) != NULL) {
         headway_engine *made = engine_make(row->name, 2);
         engine = made;

@@ -33,7 +33,7 @@ struct attended {
 };
 extern struct attended theirs, ours;
 void peer_answer(const struct peer *p);
-/* headway_attention() of the problem with these params, into ours. */
+/* headway_attention() of the problem with these params, into ours; a cache has its keys. */
 void our_answer(headway_attention_params params);
 /* Within rounding; `differ`: somewhere they are further apart than any rounding. */
 void agree(const char *what);
@@ -65,7 +65,7 @@ struct test {
     const char *name; /* as in the README's table */
     void (*run)(void);
 };
-extern const struct test operator_tests[], layer_tests[], runtime_tests[];
-extern const int operator_test_count, layer_test_count, runtime_test_count;
+extern const struct test operator_tests[], layer_tests[], runtime_tests[], cache_tests[];
+extern const int operator_test_count, layer_test_count, runtime_test_count, cache_test_count;
 
 #endif
