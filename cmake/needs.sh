@@ -52,5 +52,5 @@ install_packages() {
 needs_build="cmake=cmake make=make cc=gcc stdio.h=libc6-dev cjson/cJSON.h=libcjson-dev
     oneapi/dnnl/dnnl.h=libdnnl-dev"
 needs_test="$needs_build c++=g++ benchmark/benchmark.h=libbenchmark-dev readelf=binutils
-    qemu-x86_64=qemu-user valgrind=valgrind pkg-config=pkg-config dpkg-shlibdeps=dpkg-dev
+    qemu-x86_64=qemu-user valgrind=valgrind pkg-config=pkg-config dpkg-shlibdeps=dpkg-dev file=file
     abidiff=abigail-tools microhttpd.h=libmicrohttpd-dev"

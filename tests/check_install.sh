@@ -109,7 +109,7 @@ field() {
     dpkg-deb --field "$work/packages/$1"_*.deb "$2" | grep -Eq -- "$3" ||
         fail "$1: $2 is not '$3': $(dpkg-deb --field "$work/packages/$1"_*.deb "$2")"
 }
-if have dpkg-deb && have dpkg-shlibdeps; then
+if have dpkg-deb && have dpkg-shlibdeps && have file; then
     # Of Make, cpack would build everything once more.
     quietly "${cmake%cmake}cpack" -G DEB -D CPACK_CMAKE_GENERATOR=Ninja -B "$work/packages" \
         --config "$build/CPackConfig.cmake" ||
@@ -143,6 +143,6 @@ if have dpkg-deb && have dpkg-shlibdeps; then
     by_cmake "Debian packages" -DCMAKE_PREFIX_PATH="$work/root/usr"
     by_pkg_config "Debian packages" "$work/root"
 else
-    echo "Debian packages - skipped: no dpkg-deb or no dpkg-shlibdeps (dpkg-dev)"
+    echo "Debian packages - skipped: no dpkg-deb, dpkg-shlibdeps (dpkg-dev) or file"
 fi
 exit $failed
