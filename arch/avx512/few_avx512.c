@@ -6,11 +6,9 @@
  * mix: lanes over the columns of the values; the sums of 16 keys stay in registers, and in the first
  * level of the cache between one 16 keys and the next, so that a row of values is read in one go.
  */
-#include <immintrin.h>
-#include <string.h>
+#include "cpu/few.h"
 
-#include "cpu/kernels.h"
-#include "cpu/unroll.h"
+#include <immintrin.h>
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                   \
     !defined(__AVX512VL__)
@@ -20,7 +18,6 @@
 #define LANES 16
 #define STEP 32 /* bytes of a key at a time */
 #define WORDS 8 /* of 32 bits in a step */
-#define LINE 64 /* of the cache */
 
 /* Bounds by constants: clang 14 leaves sums in memory where a parameter is the loop's bound. */
 #define EACH(i, most, count) UNROLL for (int i = 0; i < most; i++) if (i < count)
@@ -54,14 +51,23 @@ INLINE __m512 broadcast(const float *from)
     return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
 }
 
-/* Word c of lane j of words[c]: byte at + 4 c of row[j]. */
-INLINE void gather(__m512 *words, const void *const *row, int64_t at)
+/* The row whose words lane j has: of pairs of halves, the order that widen_words() undoes. */
+INLINE int row_of(const enum headway_storage storage, const int j)
+{
+    return storage == HEADWAY_STORED_F16 ? j % 8 / 2 * 4 + j / 8 * 2 + j % 2 : j;
+}
+
+/* words[c]: bytes at + 4 c to at + 4 c + 3 of 16 rows, a row a lane. */
+INLINE void gather(const enum headway_storage storage, __m512 *words, const void *const *row,
+                   int64_t at)
 {
     __m512 x[4], y[4];
     UNROLL
     for (int i = 0; i < 4; i++) {
-        x[i] = two_rows((const char *)row[i] + at, (const char *)row[4 + i] + at);
-        y[i] = two_rows((const char *)row[8 + i] + at, (const char *)row[12 + i] + at);
+        x[i] = two_rows((const char *)row[row_of(storage, i)] + at,
+                        (const char *)row[row_of(storage, 4 + i)] + at);
+        y[i] = two_rows((const char *)row[row_of(storage, 8 + i)] + at,
+                        (const char *)row[row_of(storage, 12 + i)] + at);
     }
     turn(x);
     turn(y);
@@ -80,17 +86,16 @@ INLINE void store_scores(const int n, float *scores, int width, int live, const 
     EACH(l, HEADWAY_MAX_FEW, HEADWAY_MAX_FEW)
         t[l] = l < n ? acc[l] : _mm512_setzero_ps();
     turn(t);
-    if (n > 4)
-        turn(t + 4);
+    turn(t + 4);
     UNROLL
     for (int i = 0; i < 4; i++) {
-        const __m512 low = n > 4 ? _mm512_shuffle_f32x4(t[i], t[4 + i], 0x44) : t[i];
-        const __m512 high = n > 4 ? _mm512_shuffle_f32x4(t[i], t[4 + i], 0xEE) : t[i];
+        const __m512 low = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x44);
+        const __m512 high = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xEE);
         __m512 row[4];
-        row[0] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, low, low, n > 4 ? 0x8 : 0);
-        row[1] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, low, low, n > 4 ? 0xD : 1);
-        row[2] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, high, high, n > 4 ? 0x8 : 2);
-        row[3] = _mm512_maskz_shuffle_f32x4(n > 4 ? 0xFF : 0xF, high, high, n > 4 ? 0xD : 3);
+        row[0] = _mm512_maskz_shuffle_f32x4(0xFF, low, low, 0x8);
+        row[1] = _mm512_maskz_shuffle_f32x4(0xFF, low, low, 0xD);
+        row[2] = _mm512_maskz_shuffle_f32x4(0xFF, high, high, 0x8);
+        row[3] = _mm512_maskz_shuffle_f32x4(0xFF, high, high, 0xD);
         UNROLL
         for (int q = 0; q < 4; q++) {
             const int j = 4 * q + i;
@@ -105,11 +110,6 @@ INLINE void store_scores(const int n, float *scores, int width, int live, const 
                                   _mm512_setzero_ps());
 }
 
-INLINE int size_of(const enum headway_storage storage)
-{
-    return storage == HEADWAY_STORED_F32 ? 4 : storage == HEADWAY_STORED_I8 ? 1 : 2;
-}
-
 /* The 4 / size elements of a word of each lane. */
 INLINE void widen_words(const enum headway_storage storage, __m512 *to, __m512 words, __m512 scale)
 {
@@ -120,12 +120,10 @@ INLINE void widen_words(const enum headway_storage storage, __m512 *to, __m512 w
         to[1] = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
     }
     if (storage == HEADWAY_STORED_F16) {
-        const __m512i order = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5,
-                                               3, 1, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8,
-                                               6, 4, 2, 0);
-        const __m512i halves = _mm512_permutexvar_epi16(order, x);
-        to[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
-        to[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+        const __m512 low = _mm512_cvtph_ps(_mm512_castsi512_si256(x));
+        const __m512 high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
+        to[0] = _mm512_shuffle_ps(low, high, 0x88);
+        to[1] = _mm512_shuffle_ps(low, high, 0xDD);
     }
     if (storage == HEADWAY_STORED_I8) {
         __m512i byte[4];
@@ -152,7 +150,7 @@ INLINE void multiply(const int n, const int groups, const enum headway_storage s
     __m512 x[2][4];
     EACH(i, 2, groups)
         widen_words(storage, x[i], words[i][c], s->scale[i]);
-    EACH(e, 4, 4 / size_of(storage)) {
+    EACH(e, 4, 4 / headway_few_bytes(storage)) {
         EACH(l, HEADWAY_MAX_FEW, n) {
             const __m512 q = broadcast(s->query + l);
             EACH(i, 2, groups)
@@ -162,31 +160,34 @@ INLINE void multiply(const int n, const int groups, const enum headway_storage s
     }
 }
 
-/* The last `count` elements of keys, fewer than a step has. */
-INLINE void multiply_rest(const int n, const int groups, const enum headway_storage storage,
-                          struct sums *s, int width, const void *const *row, int64_t at, int count)
+/* The last `count` elements of 16 keys, fewer than a step has, a line each. */
+static void widen_rest(const enum headway_storage storage, float (*to)[LANES],
+                       const void *const *row, int64_t at, int count, __m512 scale)
 {
-    const int size = size_of(storage);
+    const int size = headway_few_bytes(storage);
+    const __mmask32 mask = (__mmask32)((UINT64_C(1) << (count * size)) - 1);
     char copy[LANES][STEP];
     const void *copies[LANES];
-    float rest[2][STEP][LANES];
+    __m512 words[WORDS];
 
-    EACH(i, 2, groups) {
-        __m512 words[WORDS];
-        for (int j = 0; j < LANES; j++) {
-            const __mmask32 mask = (__mmask32)((UINT64_C(1) << (count * size)) - 1);
-            const char *from = (const char *)row[i * LANES + j] + at;
-            _mm256_storeu_si256((__m256i *)(void *)copy[j], _mm256_maskz_loadu_epi8(mask, from));
-            copies[j] = copy[j];
-        }
-        gather(words, copies, 0);
-        EACH(c, WORDS, WORDS) {
-            __m512 x[4];
-            widen_words(storage, x, words[c], s->scale[i]);
-            EACH(e, 4, 4 / size)
-                _mm512_storeu_ps(rest[i][c * 4 / size + e], x[e]);
-        }
+    for (int j = 0; j < LANES; j++) {
+        const __m256i x = _mm256_maskz_loadu_epi8(mask, (const char *)row[j] + at);
+        _mm256_storeu_si256((__m256i *)(void *)copy[j], x);
+        copies[j] = copy[j];
     }
+    gather(storage, words, copies, 0);
+    for (int c = 0; c < WORDS; c++) {
+        __m512 x[4];
+        widen_words(storage, x, words[c], scale);
+        for (int e = 0; e < 4 / size; e++)
+            _mm512_storeu_ps(to[c * 4 / size + e], x[e]);
+    }
+}
+
+/* multiply() for those. */
+INLINE void multiply_rest(const int n, const int groups, struct sums *s, int width,
+                          float (*rest)[STEP][LANES], int count)
+{
     for (int p = 0; p < count; p++, s->query += width)
         EACH(l, HEADWAY_MAX_FEW, n) {
             const __m512 q = broadcast(s->query + l);
@@ -195,81 +196,111 @@ INLINE void multiply_rest(const int n, const int groups, const enum headway_stor
         }
 }
 
-/* Keys j .. of `groups` times 16, of which `live` are there; row and ahead have all. The next words
- * are gathered between the multiply-adds of the latest: neither waits for the other then. */
-INLINE void dot_keys(const int n, const int groups, const enum headway_storage storage,
-                     const struct headway_dot *g, int j, int live, const void *const *row,
-                     const void *const *ahead)
+/* `groups` times 16 keys, the first `live` of them different. */
+struct keys {
+    const void *const *row, *const *ahead;
+    const float *scale;
+    int live;
+};
+
+/* Asks for a share of those ahead, whole rows in order, which is how the memory likes it. */
+INLINE int prefetch(const struct keys *keys, int asked, int end, int64_t bytes)
 {
-    const int64_t bytes = g->k * size_of(storage);
-    const int width = g->width;
-    __m512 words[2][WORDS];
+    for (; asked < end; asked++)
+        for (int64_t b = 0; b < bytes; b += HEADWAY_FEW_LINE_BYTES)
+            _mm_prefetch((const char *)keys->ahead[asked] + b, _MM_HINT_T1);
+    return asked;
+}
+
+/* All whole steps, of which there is one at least. The next words are gathered between the
+ * multiply-adds of the latest: neither waits for the other then. */
+INLINE void multiply_steps(const int n, const int groups, const enum headway_storage storage,
+                           struct sums *s, int width, const struct keys *keys, int64_t bytes)
+{
+    const int64_t steps = bytes / STEP;
+    __m512 words[2][WORDS], fresh[WORDS];
+    int asked = 0;
+
+    EACH(i, 2, groups)
+        gather(storage, words[i], keys->row + i * LANES, 0);
+    for (int64_t i = 0; i < steps; i++) {
+        const int64_t next = (i + 1 < steps ? i + 1 : i) * STEP;
+        if (keys->ahead)
+            asked = prefetch(keys, asked, (int)((i + 1) * keys->live / steps), bytes);
+        EACH(c, WORDS / 2, WORDS / 2)
+            multiply(n, groups, storage, s, width, words, c);
+        gather(storage, fresh, keys->row, next);
+        EACH(c, WORDS / 2, WORDS / 2)
+            multiply(n, groups, storage, s, width, words, WORDS / 2 + c);
+        if (groups == 2)
+            gather(storage, words[1], keys->row + LANES, next);
+        EACH(c, WORDS, WORDS)
+            words[0][c] = fresh[c];
+    }
+}
+
+INLINE void dot_keys(const int n, const int groups, const enum headway_storage storage,
+                     const struct headway_dot *g, float *scores, const struct keys *keys)
+{
+    const int64_t bytes = g->k * headway_few_bytes(storage);
+    const int width = g->width, rest = (int)(bytes % STEP) / headway_few_bytes(storage);
     struct sums s;
-    int64_t at = 0;
 
     s.query = g->query;
     EACH(i, 2, groups) {
         EACH(l, HEADWAY_MAX_FEW, n)
             s.acc[i][l] = _mm512_setzero_ps();
-        if (storage == HEADWAY_STORED_I8) {
-            const int rest = live - i * LANES;
-            const unsigned mask = rest < LANES ? (1u << rest) - 1 : 0xFFFF;
-            s.scale[i] = _mm512_maskz_loadu_ps((__mmask16)mask, g->keys->scale + j + i * LANES);
-        } else {
-            s.scale[i] = _mm512_setzero_ps();
-        }
+        s.scale[i] = storage == HEADWAY_STORED_I8 ? _mm512_loadu_ps(keys->scale + i * LANES)
+                                                  : _mm512_setzero_ps();
     }
     if (bytes >= STEP)
+        multiply_steps(n, groups, storage, &s, width, keys, bytes);
+    if (rest) {
+        float lines[2][STEP][LANES];
         EACH(i, 2, groups)
-            gather(words[i], row + i * LANES, 0);
-    for (; at + STEP <= bytes; at += STEP) {
-        const int64_t next = at + 2 * STEP <= bytes ? at + STEP : at;
-        __m512 fresh[WORDS];
-        if (ahead)
-            UNROLL
-            for (int i = 0; i < 8 * groups; i++)
-                _mm_prefetch((const char *)ahead[at / STEP % 2 * 8 * groups + i] + at, _MM_HINT_T1);
-        EACH(c, WORDS / 2, WORDS / 2)
-            multiply(n, groups, storage, &s, width, words, c);
-        gather(fresh, row, next);
-        EACH(c, WORDS / 2, WORDS / 2)
-            multiply(n, groups, storage, &s, width, words, WORDS / 2 + c);
-        if (groups == 2)
-            gather(words[1], row + LANES, next);
-        EACH(c, WORDS, WORDS)
-            words[0][c] = fresh[c];
+            widen_rest(storage, lines[i], keys->row + i * LANES, bytes - bytes % STEP, rest,
+                       s.scale[i]);
+        multiply_rest(n, groups, &s, width, lines, rest);
     }
-    if (at < bytes)
-        multiply_rest(n, groups, storage, &s, width, row, at,
-                      (int)(bytes - at) / size_of(storage));
-    EACH(i, 2, groups)
-        store_scores(n, g->scores + (ptrdiff_t)(j + i * LANES) * width, width, live - i * LANES,
-                     s.acc[i]);
+    store_scores(n, scores, width, keys->live, s.acc[0]);
+    if (groups == 2 && keys->live > LANES)
+        store_scores(n, scores + (ptrdiff_t)LANES * width, width, keys->live - LANES, s.acc[1]);
 }
 
-/* The last rows of a block, the last of all as often as makes 16 of them. */
-INLINE void fill_up(const void **to, const void *const *from, int count)
+/* Room for the last keys, where the very last makes up the number. */
+struct last {
+    const void *row[2 * LANES], *ahead[2 * LANES];
+    float scale[2 * LANES];
+};
+
+static void fill_up(struct last *last, const struct keys *keys, int most)
 {
-    for (int i = 0; i < LANES; i++)
-        to[i] = from[i < count ? i : count - 1];
+    for (int i = 0; i < most; i++) {
+        const int from = i < keys->live ? i : keys->live - 1;
+        last->row[i] = keys->row[from];
+        last->ahead[i] = keys->ahead ? keys->ahead[from] : NULL;
+        last->scale[i] = keys->scale ? keys->scale[from] : 0;
+    }
 }
 
+/* 32 keys at a time while the registers hold their sums. */
 INLINE void dot_lanes(const int n, const enum headway_storage storage, const struct headway_dot *g)
 {
-    const struct headway_rows *keys = g->keys;
-    int j = 0;
+    const int groups = n <= 4 ? 2 : 1, most = groups * LANES;
+    const struct headway_rows *rows = g->keys;
+    struct last last;
 
-    if (n <= 4)
-        for (; j + 2 * LANES <= keys->count; j += 2 * LANES)
-            dot_keys(n, 2, storage, g, j, 2 * LANES, keys->row + j,
-                     keys->ahead ? keys->ahead + j : NULL);
-    for (; j < keys->count; j += LANES) {
-        const int live = keys->count - j < LANES ? keys->count - j : LANES;
-        const void *row[LANES], *ahead[LANES];
-        fill_up(row, keys->row + j, live);
-        if (keys->ahead)
-            fill_up(ahead, keys->ahead + j, live);
-        dot_keys(n, 1, storage, g, j, live, row, keys->ahead ? ahead : NULL);
+    for (int j = 0; j < rows->count; j += most) {
+        struct keys keys = {rows->row + j, rows->ahead ? rows->ahead + j : NULL,
+                            storage == HEADWAY_STORED_I8 ? rows->scale + j : NULL, most};
+        if (rows->count - j < most) {
+            keys.live = rows->count - j;
+            fill_up(&last, &keys, most);
+            keys.row = last.row;
+            keys.ahead = keys.ahead ? last.ahead : NULL;
+            keys.scale = last.scale;
+        }
+        dot_keys(n, groups, storage, g, g->scores + (ptrdiff_t)j * g->width, &keys);
     }
 }
 
@@ -341,7 +372,7 @@ INLINE void mix_columns(const int n, const int vectors, const enum headway_stora
                         const struct headway_mix *g, const struct columns *at, int j, int end)
 {
     const struct headway_rows *values = g->values;
-    const int size = size_of(storage);
+    const int size = headway_few_bytes(storage);
     __m512 acc[HEADWAY_MAX_FEW][8];
 
     EACH(l, HEADWAY_MAX_FEW, n) {
@@ -360,7 +391,7 @@ INLINE void mix_columns(const int n, const int vectors, const enum headway_stora
             storage == HEADWAY_STORED_I8 ? broadcast(values->scale + j) : _mm512_setzero_ps();
         __m512 x[8];
         if (values->ahead)
-            for (int b = 0; b < vectors * LANES * size; b += LINE)
+            for (int b = 0; b < vectors * LANES * size; b += HEADWAY_FEW_LINE_BYTES)
                 _mm_prefetch((const char *)values->ahead[j] + at->d * size + b, _MM_HINT_T1);
         EACH(v, 8, vectors)
             x[v] = widen_row(storage, row + v * LANES * size, at->mask[v], scale);
