@@ -12,7 +12,7 @@ foreach(component IN LISTS components)
 Upstream-Name: headway
 
 Files: *
-Copyright: The Headway developers
+Copyright: 2026 The Headway developers
 License: Apache-2.0
  On Debian systems the full text of the license is in
  /usr/share/common-licenses/Apache-2.0.

@@ -41,7 +41,7 @@ if(CMAKE_CROSSCOMPILING)
     return()
 endif()
 set(CPACK_GENERATOR DEB)
-set(CPACK_PACKAGE_CONTACT "The Headway developers <headway@localhost>")
+set(CPACK_PACKAGE_CONTACT "The Headway developers <headway@example.org>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "") # each package has its own
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
@@ -56,26 +56,29 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(about "multi-head attention for CPUs")
-set(more "Scaled dot-product attention and whole attention layers with key-value caches, on AVX-512, AVX2,
-NEON and plain C, chosen at run time, with the same bits on each.")
+set(more "Scaled dot-product attention and whole attention layers, with caches of
+keys and values, on AVX-512, AVX2, NEON and plain C, chosen at run time,
+with the same bits on each.")
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libheadway${soversion})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "${about}\n${more}")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+file(WRITE ${PROJECT_BINARY_DIR}/triggers "activate-noawait ldconfig\n")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/triggers)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY >=)
 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libheadway-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION
-    "${about}: development\n${more}\n.\nThe header, the static library, and files for CMake and pkg-config.")
+    "${about}: development\n${more}\n.\nThe header, the archive, and files for CMake and pkg-config.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
     "libheadway${soversion} (= ${version}-${CPACK_DEBIAN_PACKAGE_RELEASE}), libc6-dev")
 
 set(CPACK_DEBIAN_TOOL_PACKAGE_NAME headway)
 set(CPACK_DEBIAN_TOOL_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_TOOL_DESCRIPTION
-    "${about}: command\n${more}\n.\nThe command runs layers from .safetensors and .npy files and checks results.")
+    "${about}: command\n${more}\n.\nThe command runs layers from .safetensors and .npy files and checks them.")
 set(CPACK_DEBIAN_TOOL_PACKAGE_SHLIBDEPS ON)
 include(CPack)
