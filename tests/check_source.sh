@@ -31,7 +31,8 @@ only "the allocator" src/system/memory.c \
     src/api src/core src/cpu src/system arch
 only "oneDNN's header" src/oracle/onednn.c 'include *[<"].*dnnl' src arch
 only "intrinsics outside arch" "" '_mm[0-9]*_|immintrin\.h|arm_neon\.h' src
-only "floating-point environment" "" 'fenv\.h|fesetround|fesetenv|_mm_setcsr|_MM_SET_' \
+only "floating-point modes" src/system/float_mode.c \
+    'fenv\.h|fesetround|fesetenv|_mm_setcsr|_MM_SET_|ldmxcsr|stmxcsr|fpcr' \
     src/api src/core src/cpu src/system arch
 
 # The brackets keep this file from finding itself.
