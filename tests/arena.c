@@ -26,7 +26,8 @@ static size_t size_of(const headway_tensor *t)
                                    [HEADWAY_F16] = 2,
                                    [HEADWAY_BF16] = 2,
                                    [HEADWAY_BOOL] = 1,
-                                   [HEADWAY_I32] = 4};
+                                   [HEADWAY_I32] = 4,
+                                   [HEADWAY_I8] = 1};
     return sizes[t->dtype];
 }
 

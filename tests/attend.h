@@ -31,6 +31,7 @@ struct problem {
     int64_t offsets[MAX_BATCH], query_lengths[MAX_BATCH], key_lengths[MAX_BATCH];
     float scale;
     int64_t window_left, window_right; /* -1: unbounded */
+    int64_t window_first;              /* keys in every window */
     int64_t interval_batch;            /* B, 1, or 0: (Lq, 2) */
     int32_t *interval;                 /* dense, or NULL; owned, as the next two */
     float *slopes, *sinks;             /* (Hq), or NULL */

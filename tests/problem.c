@@ -355,6 +355,7 @@ headway_attention_params problem_params(const struct problem *p, const headway_t
         params.row_offsets = p->offsets;
     params.window_left = p->window_left;
     params.window_right = p->window_right;
+    params.window_first = p->window_first;
     params.softcap = p->softcap;
     params.alibi_slopes = p->slopes;
     params.sinks = p->sinks;
@@ -406,6 +407,8 @@ static int window_sees(const struct problem *p, int64_t b, int64_t i, int64_t j)
     const long double at = (long double)i + (long double)causal_offset(p, b);
     if (p->causal != HEADWAY_CAUSAL_NONE && (long double)j > at)
         return 0;
+    if (j < p->window_first)
+        return 1;
     if (p->window_left >= 0 && (long double)j < at - (long double)p->window_left)
         return 0;
     return p->window_right < 0 || (long double)j <= at + (long double)p->window_right;
@@ -457,8 +460,9 @@ static const char *options_name(const struct problem *p)
     int used = 0;
     text[0] = '\0';
     if (p->window_left >= 0 || p->window_right >= 0)
-        used = snprintf(text, sizeof text, " window %lld,%lld", (long long)p->window_left,
-                        (long long)p->window_right);
+        used =
+            snprintf(text, sizeof text, " window %lld,%lld first %lld", (long long)p->window_left,
+                     (long long)p->window_right, (long long)p->window_first);
     snprintf(text + used, sizeof text - (size_t)used, "%s%s%s%s%s%s%s",
              p->has_offsets ? " offset" : "", p->packed ? " packed" : "",
              p->interval ? " interval" : "", p->softcap > 0 ? " softcap" : "",

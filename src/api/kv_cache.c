@@ -260,6 +260,7 @@ static headway_kv_cache *settle(const struct draft *d, char *block)
              &c->memory[HEADWAY_CACHE_VALUE_SCALE]);
     c->store.tables = c->tables;
     c->store.lengths = c->lengths;
+    c->store.first = c->rolling ? c->first : NULL;
     memset(c->marks, 0, (size_t)c->sequences);
     for (int64_t s = 0; s < c->sequences; s++) {
         c->lengths[s] = 0;

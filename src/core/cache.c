@@ -11,12 +11,12 @@ int64_t headway_storage_bytes(enum headway_storage storage)
 
 int headway_store_even(const struct headway_store *store, int64_t first, int64_t count)
 {
-    return first / store->page_size == (first + count - 1) / store->page_size;
+    return !store->first && first / store->page_size == (first + count - 1) / store->page_size;
 }
 
-void headway_store_rows(const struct headway_store *store, const struct headway_pool *pool,
-                        int64_t slot, int64_t head, int64_t first, int count, const void **rows,
-                        float *scales)
+static void find_rows(const struct headway_store *store, const struct headway_pool *pool,
+                      int64_t slot, int64_t head, int64_t first, int count, const void **rows,
+                      float *scales)
 {
     const int32_t *table = store->tables + slot * store->entries;
     const ptrdiff_t bytes = (ptrdiff_t)headway_storage_bytes(pool->storage);
@@ -35,6 +35,31 @@ void headway_store_rows(const struct headway_store *store, const struct headway_
         for (int64_t r = 0; scales && pool->storage == HEADWAY_STORED_I8 && r < run; r++)
             scales[i + r] = scale[r * pool->scale_token];
         i += (int)run;
+    }
+}
+
+void headway_store_rows(const struct headway_store *store, const struct headway_pool *pool,
+                        int64_t slot, int64_t head, int64_t first, int count, const void **rows,
+                        float *scales)
+{
+    const int64_t end = first + count, fixed = store->fixed * store->page_size;
+    const int64_t oldest = store->first ? store->first[slot] : 0;
+    const int64_t from = first > fixed ? first : fixed, until = end < oldest ? end : oldest;
+    if (from >= until) {
+        find_rows(store, pool, slot, head, first, count, rows, scales);
+        return;
+    }
+    const int gone = (int)(from - first), there = (int)(until - first);
+    const void *other;
+    float scale = 0.0f;
+    find_rows(store, pool, slot, head, first, gone, rows, scales);
+    find_rows(store, pool, slot, head, until, count - there, rows + there,
+              scales ? scales + there : NULL);
+    find_rows(store, pool, slot, head, fixed > 0 ? 0 : oldest, 1, &other, scales ? &scale : NULL);
+    for (int i = gone; i < there; i++) {
+        rows[i] = other;
+        if (scales)
+            scales[i] = scale;
     }
 }
 

@@ -25,6 +25,8 @@ struct headway_store {
     int64_t page_size, entries, fixed;
     const int32_t *tables;
     const int64_t *lengths; /* (slots) */
+    /* (slots), or NULL where nothing rolls: tokens from the fixed pages' end to below this are gone. */
+    const int64_t *first;
 };
 
 static inline int64_t headway_store_entry(const struct headway_store *store, int64_t page)
@@ -34,10 +36,11 @@ static inline int64_t headway_store_entry(const struct headway_store *store, int
     return store->fixed + (page - store->fixed) % (store->entries - store->fixed);
 }
 
-/* Whether keys first .. first + count - 1 are rows of one pitch. */
+/* Whether keys first .. first + count - 1 are rows of one pitch, none of them gone. */
 int headway_store_even(const struct headway_store *store, int64_t first, int64_t count);
 
-/* rows[i] = element 0 of token first + i of a head, i < count; scales, unless NULL, of I8. */
+/* rows[i] = element 0 of token first + i of a head, i < count; scales, unless NULL, of I8. One that is
+ * there stands for those that are gone, so that whole blocks may be read. */
 void headway_store_rows(const struct headway_store *store, const struct headway_pool *pool,
                         int64_t slot, int64_t head, int64_t first, int count, const void **rows,
                         float *scales);
