@@ -28,12 +28,11 @@ static void find_rows(const struct headway_store *store, const struct headway_po
                       run = store->page_size - at < left ? store->page_size - at : left;
         const char *row =
             pool->data + (number * pool->page + head * pool->head + at * pool->token) * bytes;
-        const float *scale = pool->scale + number * pool->scale_page + head * pool->scale_head +
-                             at * pool->scale_token;
         for (int64_t r = 0; r < run; r++)
             rows[i + r] = row + r * pool->token * bytes;
         for (int64_t r = 0; scales && pool->storage == HEADWAY_STORED_I8 && r < run; r++)
-            scales[i + r] = scale[r * pool->scale_token];
+            scales[i + r] = pool->scale[number * pool->scale_page + head * pool->scale_head +
+                                        (at + r) * pool->scale_token];
         i += (int)run;
     }
 }
