@@ -8,6 +8,11 @@
  * Twenty-four chains hide the latency of four to five cycles at one or two multiply-adds a cycle,
  * and 64 columns divide the widths and lengths of real models (64, 384, 768, 1024) without a rest.
  * Narrower tiles take more rows for the same reason.
+ *
+ * With few rows the panel's way from memory is what takes time. One row alone does not keep the
+ * hardware's prefetcher busy. Seven or eight would pass by the panel twice, and nothing would come
+ * from memory during the second time: they take half of the panel's columns each time, whose lines
+ * the hardware does not foresee. Both ask level 2 for lines ahead; the distances are measured.
  */
 #include <immintrin.h>
 
@@ -27,6 +32,8 @@
 
 #define LANES 16
 #define MAX_ROWS 12
+#define AHEAD_OF_ONE_ROW 3072 /* bytes */
+#define AHEAD_OF_HALVES 16384
 
 /* Bounds by constants: clang 14 leaves sums in memory where a parameter is the loop's bound. */
 #define EACH_ROW(r, rows) UNROLL for (int r = 0; r < MAX_ROWS; r++) if (r < rows)
@@ -38,8 +45,10 @@ static inline __mmask16 tail_mask(const struct headway_gemm *g, int v)
     return (__mmask16)((1u << g->count[v]) - 1);
 }
 
-/* Rows i .. i + rows - 1; rows and vectors are constants after inlining. */
-INLINE void tile(const int rows, const int vectors, const struct headway_gemm *g, int64_t i)
+/* Rows i .. i + rows - 1 of a panel of `line` floats a step, asking for what lies `ahead` bytes
+ * further on; rows to ahead are constants after inlining. */
+INLINE void tile_of_line(const int rows, const int vectors, const int line, const int ahead,
+                         const struct headway_gemm *g, int64_t i)
 {
     __m512 acc[MAX_ROWS][HEADWAY_MAX_VECTORS];
     const ptrdiff_t a_row = g->a_row, a_col = g->a_col;
@@ -68,16 +77,19 @@ INLINE void tile(const int rows, const int vectors, const struct headway_gemm *g
     }
 
     UNROLL_TWICE for (int64_t p = g->k; p > 0; p--) {
-        __m512 line[HEADWAY_MAX_VECTORS];
+        __m512 columns[HEADWAY_MAX_VECTORS];
         EACH_VECTOR(v, vectors)
-            line[v] = _mm512_loadu_ps(b + v * LANES);
+            columns[v] = _mm512_loadu_ps(b + v * LANES);
+        if (ahead)
+            EACH_VECTOR(v, vectors)
+                _mm_prefetch((const char *)(b + v * LANES) + ahead, _MM_HINT_T1);
         EACH_ROW(r, rows) {
             const __m512 x = _mm512_set1_ps(a[r * a_row]);
             EACH_VECTOR(v, vectors)
-                acc[r][v] = _mm512_fmadd_ps(x, line[v], acc[r][v]);
+                acc[r][v] = _mm512_fmadd_ps(x, columns[v], acc[r][v]);
         }
         a += a_col;
-        b += vectors * LANES;
+        b += line;
     }
 
     EACH_VECTOR(v, vectors) {
@@ -108,6 +120,40 @@ INLINE void tile(const int rows, const int vectors, const struct headway_gemm *g
     }
 }
 
+INLINE void tile(const int rows, const int vectors, const struct headway_gemm *g, int64_t i)
+{
+    tile_of_line(rows, vectors, vectors * LANES, 0, g, i);
+}
+
+/* Seven or eight rows of two of four vectors. */
+static void half_of_four(const struct headway_gemm *g)
+{
+    if (g->m == 8)
+        tile_of_line(8, 2, 4 * LANES, AHEAD_OF_HALVES, g, 0);
+    else
+        tile_of_line(7, 2, 4 * LANES, AHEAD_OF_HALVES, g, 0);
+}
+
+static void halves_of_four(const struct headway_gemm *g)
+{
+    half_of_four(g);
+    struct headway_gemm second = *g;
+    second.b += 2 * LANES;
+    second.c[0] = g->c[2];
+    second.c[1] = g->c[3];
+    if (g->count)
+        second.count += 2;
+    if (g->scale)
+        second.scale += 2 * LANES;
+    if (g->bias)
+        second.bias += 2 * LANES;
+    if (g->highest) {
+        second.highest += 2 * LANES;
+        second.lowest += 2 * LANES;
+    }
+    half_of_four(&second);
+}
+
 static void rows_of_four(const struct headway_gemm *g, int64_t i, int rows)
 {
     switch (rows) {
@@ -116,7 +162,7 @@ static void rows_of_four(const struct headway_gemm *g, int64_t i, int rows)
     case 4: tile(4, 4, g, i); break;
     case 3: tile(3, 4, g, i); break;
     case 2: tile(2, 4, g, i); break;
-    default: tile(1, 4, g, i); break;
+    default: tile_of_line(1, 4, 4 * LANES, AHEAD_OF_ONE_ROW, g, i); break;
     }
 }
 
@@ -188,6 +234,12 @@ void headway_gemm_avx512(const struct headway_gemm *g)
     static const int most_rows[] = {12, 12, 8, 6};
     const int most = most_rows[g->vectors - 1];
 
+    if (g->vectors == 4 && (g->m == 7 || g->m == 8)) {
+        if (g->ahead)
+            prefetch_some(g->ahead, g->k, (int)g->m, g->m);
+        halves_of_four(g);
+        return;
+    }
     for (int64_t i = 0; i < g->m;) {
         const int64_t left = g->m - i;
         /* The last two tiles share what is left: two of middling size have more chains than a full
