@@ -731,6 +731,12 @@ static void check_memory(void)
         CHECK(ledger.blocks == 0 && ledger.bytes == 0, "%d blocks, %zu bytes are left",
               ledger.blocks, ledger.bytes);
         CHECK(ledger.taken > 64, "%d were taken", ledger.taken);
+        headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
+        config.allocate = ledger_take;
+        expect_refused(&config, HEADWAY_ERROR_ARGUMENT, "release is NULL", "allocate");
+        config.release = ledger_give;
+        config.allocate = NULL;
+        expect_refused(&config, HEADWAY_ERROR_ARGUMENT, "allocate is NULL", "release");
         ledger.refuse = 1;
         CHECK(!headway_allocate(&theirs, 100) && ledger.blocks == 0, "nothing became something");
     }

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,29 +182,29 @@ static void fill(headway_engine *made, const headway_engine_config *config,
 
 headway_status headway_engine_create(const headway_engine_config *config, headway_engine **engine)
 {
-    const size_t first_version = offsetof(headway_engine_config, parallel_for);
-    headway_engine_config full = HEADWAY_ENGINE_CONFIG_INIT;
+    static const headway_engine_config defaults = HEADWAY_ENGINE_CONFIG_INIT;
     const struct headway_row *row;
     headway_engine *made;
     headway_status status;
 
     /* A struct of another size may hold its log function elsewhere: it can't be told. */
-    if (!engine || (config && config->size != first_version && config->size != sizeof full))
+    if (!engine || (config && config->size != sizeof *config))
         return HEADWAY_ERROR_ARGUMENT;
-    if (config)
-        memcpy(&full, config, config->size);
-    status = check_config(&full);
+    if (!config)
+        config = &defaults;
+    status = check_config(config);
     if (status == HEADWAY_OK)
-        status = choose_row(&full, &row);
+        status = choose_row(config, &row);
     if (status != HEADWAY_OK)
         return status;
-    const struct headway_memory memory = {full.allocate, full.release, full.memory_context};
+    const struct headway_memory memory = {config->allocate, config->release,
+                                          config->memory_context};
     made = headway_allocate(&memory, sizeof *made);
     if (!made) {
-        tell(&full, "no memory for the engine");
+        tell(config, "no memory for the engine");
         return HEADWAY_ERROR_MEMORY;
     }
-    fill(made, &full, row);
+    fill(made, config, row);
     *engine = made;
     return HEADWAY_OK;
 }
