@@ -1,5 +1,6 @@
 /* libFuzzer on the public API: the bytes choose ranks, shapes, strides, types, pointers, lengths and
- * options of a call of the attention core or of a layer. Whatever they say, a call that is refused
+ * options of a call of the attention core or of a layer, through a cache or not, what happens to the
+ * cache before, and how saved weights are damaged. Whatever they say, a call that is refused
  * writes nothing and leaves a text; one that is accepted stays inside memory that is exactly what
  * its arguments say (AddressSanitizer), and writes no input. Bytes that are 0 or missing choose a
  * good call. Preset fuzz; then tests/fuzz_api -max_len=200 NEW_CORPUS tests/data/fuzz/api. */
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REGIONS = 64, MAX_ELEMENTS = 4096, MAX_EXTENT = 6 };
+enum { MAX_REGIONS = 128, MAX_ELEMENTS = 4096, MAX_EXTENT = 6 };
 
 const char *__asan_default_options(void);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
@@ -156,7 +157,9 @@ static void release(void)
 
 static size_t size_of(headway_dtype type)
 {
-    return type == HEADWAY_BOOL ? 1 : type == HEADWAY_F16 || type == HEADWAY_BF16 ? 2 : 4;
+    return type == HEADWAY_BOOL || type == HEADWAY_I8    ? 1
+           : type == HEADWAY_F16 || type == HEADWAY_BF16 ? 2
+                                                         : 4;
 }
 
 /* Offsets of the lowest and highest element; 0 when there are more than any call may have here. */
@@ -184,7 +187,7 @@ static int reach(const headway_tensor *t, int64_t *low, int64_t *high)
 static void fill(void *memory, headway_dtype type, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        if (type == HEADWAY_BOOL)
+        if (type == HEADWAY_BOOL || type == HEADWAY_I8)
             ((uint8_t *)memory)[i] = i % 8 == 7 ? (uint8_t)byte() : 1;
         else if (type == HEADWAY_F16 || type == HEADWAY_BF16)
             ((uint16_t *)memory)[i] = (uint16_t)(i % 8 == 7 ? byte() << 8 | byte() : 0x3400);
@@ -332,6 +335,8 @@ static void outputs(headway_attention_params *p, const struct sizes *s, int64_t 
         p->weights = pick(2) ? tensor(HEADWAY_F32, 4, all, 1) : tensor(HEADWAY_F32, 3, mean, 1);
 }
 
+static headway_kv_cache *cache; /* of the input, or NULL */
+
 /* heads: what (Hq) arrays must have; batch: what (B) arrays must. appended: keys that a layer adds. */
 static const headway_attention_params *params(const struct sizes *s, int64_t batch, int64_t heads,
                                               int64_t appended)
@@ -354,6 +359,12 @@ static const headway_attention_params *params(const struct sizes *s, int64_t bat
     if (pick(2)) {
         p.window_left = odd() ? wild() : pick(6) - 1;
         p.window_right = odd() ? wild() : pick(6) - 1;
+    }
+    p.window_first = pick(4) == 3 ? odd() ? wild() : pick(6) : 0;
+    if (cache || odd()) {
+        p.cache = cache;
+        p.cache_slots = lengths(batch, 3);
+        p.shared_prefix = pick(4) == 3 ? odd() ? wild() : pick(8) : 0;
     }
     p.query_lengths = lengths(batch, s->Lq);
     p.key_lengths = lengths(batch, s->Lk);
@@ -395,7 +406,7 @@ static struct sizes sizes(void)
     return s;
 }
 
-/* ---- calls ------------------------------------------------------------------------------------ */
+/* ---- caches ----------------------------------------------------------------------------------- */
 
 static headway_engine *engine;
 
@@ -410,6 +421,138 @@ static void check_status(headway_status status)
     for (size_t i = 0; i < length; i++)
         DEMAND((unsigned char)text[i] >= ' ', "a control character in an error's text");
 }
+
+/* Large enough for no machine, or nothing. */
+static int64_t vast(void)
+{
+    static const int64_t numbers[] = {
+        0, -1, INT64_MAX, INT64_MIN, INT64_C(1) << 40, INT64_C(1) << 62};
+    return numbers[pick(6)];
+}
+
+static int64_t sequences; /* of the cache */
+
+/* Lengths and pages of all sequences; a refused call leaves them. */
+struct states {
+    headway_kv_cache_state slot[8];
+};
+
+static struct states states(void)
+{
+    struct states now;
+    memset(&now, 0, sizeof now);
+    for (int64_t slot = 0; cache && slot < sequences && slot < 8; slot++) {
+        now.slot[slot].size = sizeof now.slot[slot];
+        DEMAND(headway_kv_cache_get_state(cache, slot, &now.slot[slot]) == HEADWAY_OK, "no state");
+        DEMAND(now.slot[slot].length >= 0 && now.slot[slot].pages >= 0 &&
+                   now.slot[slot].pages_free >= 0,
+               "a state below 0");
+    }
+    return now;
+}
+
+static void check_states(headway_status status, const struct states *before)
+{
+    const struct states now = states();
+    check_status(status);
+    DEMAND(status == HEADWAY_OK || memcmp(&now, before, sizeof now) == 0,
+           "a refused call changed a cache");
+}
+
+static void append_to_cache(const struct sizes *s)
+{
+    const struct states before = states();
+    const int64_t key_shape[] = {1 + pick(3), pick(7), s->Hkv, s->D};
+    const int64_t value_shape[] = {key_shape[0], key_shape[1], s->Hkv, s->Dv};
+    const headway_tensor *key = tensor(HEADWAY_F32, 4, key_shape, 0);
+    const headway_tensor *value = tensor(HEADWAY_F32, 4, value_shape, 0);
+    const int64_t batch = batch_of(key, 3);
+    const int64_t *slots = lengths(batch, 3);
+    const int64_t *counts = lengths(batch, key_shape[1]);
+    check_states(headway_kv_cache_append(cache, slots, counts, key, value), &before);
+}
+
+static void read_cache(const struct sizes *s, int64_t slot)
+{
+    const int64_t key[] = {pick(7), s->Hkv, s->D}, value[] = {key[0], s->Hkv, s->Dv};
+    const int64_t first = odd() ? wild() : pick(8);
+    const headway_tensor *k = tensor(HEADWAY_F32, 3, key, 1), *v = tensor(HEADWAY_F32, 3, value, 1);
+    check_status(headway_kv_cache_read(cache, slot, first, k, v));
+}
+
+static void change_cache(const struct sizes *s)
+{
+    const struct states before = states();
+    const int64_t slot = odd() ? wild() : pick(4), other = odd() ? wild() : pick(4);
+    int32_t pages[6];
+    switch (pick(8)) {
+    case 0:
+        check_states(headway_kv_cache_truncate(cache, slot, odd() ? wild() : pick(9)), &before);
+        break;
+    case 1:
+        check_states(headway_kv_cache_fork(cache, slot, other), &before);
+        break;
+    case 2:
+        for (int i = 0; i < 6; i++)
+            pages[i] = odd() ? (int32_t)wild() : pick(6);
+        check_states(headway_kv_cache_set_pages(cache, slot, pages, odd() ? vast() : pick(7),
+                                                odd() ? wild() : pick(20)),
+                     &before);
+        break;
+    case 3:
+        read_cache(s, slot);
+        break;
+    default:
+        append_to_cache(s);
+    }
+}
+
+/* A cache now and then, and what happened to it. written: the call that comes appends. */
+static void make_cache(const struct sizes *s, int written)
+{
+    static const headway_dtype types[] = {HEADWAY_F32, HEADWAY_F16, HEADWAY_BF16, HEADWAY_I8};
+    static const int64_t page_sizes[] = {0, 0, 1, 2, 4, 3};
+    headway_kv_cache_config c = HEADWAY_KV_CACHE_CONFIG_INIT;
+    if (pick(3) != 2)
+        return;
+    c.sequences = sequences = odd() ? vast() : s->B + pick(4);
+    c.kv_heads = odd() ? vast() : s->Hkv;
+    c.head_size = odd() ? vast() : s->D;
+    c.value_head_size = odd() ? vast() : s->Dv;
+    c.capacity = odd() ? vast() : 1 + pick(20);
+    c.key_dtype = odd() ? (headway_dtype)(int)wild() : types[pick(4)];
+    c.value_dtype = odd() ? (headway_dtype)(int)wild() : types[pick(4)];
+    c.page_size = odd() ? vast() : page_sizes[pick(6)];
+    c.pages = pick(4) == 3 && c.page_size ? odd() ? vast() : pick(12) : 0;
+    c.rolling = pick(4) == 3;
+    c.pinned = c.rolling && pick(2) ? odd() ? vast() : c.page_size : 0;
+    c.caller_pages = pick(6) == 5 && c.page_size;
+    if (c.rolling && c.page_size > 0 && c.page_size <= 4 && c.capacity <= 20 && !odd())
+        c.capacity = (c.capacity / c.page_size + 2) * c.page_size;
+    if (pick(3) == 1) {
+        const int64_t shape[] = {c.page_size ? c.pages : c.sequences, c.kv_heads,
+                                 c.page_size ? c.page_size : c.capacity, c.head_size};
+        int64_t values[4];
+        memcpy(values, shape, sizeof values);
+        values[3] = c.value_head_size;
+        c.key = tensor(c.key_dtype, 4, shape, written);
+        c.value = tensor(c.value_dtype, 4, values, written);
+        if (c.key_dtype == HEADWAY_I8 || odd())
+            c.key_scale = tensor(HEADWAY_F32, 3, shape, written);
+        if (c.value_dtype == HEADWAY_I8 || odd())
+            c.value_scale = tensor(HEADWAY_F32, 3, shape, written);
+    }
+    if (odd())
+        c.size = pick(2) ? (size_t)wild() : sizeof c - 8 * (size_t)pick(16);
+    const void *config = region_sized(&c, c.size, sizeof c);
+    const headway_status status = headway_kv_cache_create(engine, config, &cache);
+    check_status(status);
+    DEMAND((status == HEADWAY_OK) == (cache != NULL), "create's status and cache disagree");
+    for (int n = cache ? pick(6) : 0; n > 0; n--)
+        change_cache(s);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------ */
 
 /* What a call gets to work in: what is needed, or too little of it. */
 static void *workspace(size_t needed, size_t *bytes, int *refused)
@@ -445,13 +588,16 @@ static void call_attention(void)
     char text[512] = "";
     size_t needed = 0, bytes = 0;
     int refused = 0;
+    make_cache(&s, 0);
+    const int whole = !cache || odd();
     const headway_tensor *query = tensor(HEADWAY_F32, 4, q, 0);
-    const headway_tensor *key = tensor(HEADWAY_F32, 4, k, 0);
-    const headway_tensor *value = tensor(HEADWAY_F32, 4, v, 0);
+    const headway_tensor *key = whole ? tensor(HEADWAY_F32, 4, k, 0) : NULL;
+    const headway_tensor *value = whole ? tensor(HEADWAY_F32, 4, v, 0) : NULL;
     headway_tensor *out = tensor(HEADWAY_F32, 4, o, 1);
     const headway_attention_params *p = params(&s, batch_of(query, 3), extent(query, 2), 0);
     alias(out, query);
     alias(out, value);
+    const struct states before = states();
     seal();
     const headway_status asked = headway_attention_workspace(engine, p, query, key, value, &needed);
     check_status(asked);
@@ -462,7 +608,9 @@ static void call_attention(void)
     void *memory = asked == HEADWAY_OK ? workspace(needed, &bytes, &refused) : NULL;
     const headway_status status =
         headway_attention(engine, p, query, key, value, out, memory, bytes);
+    const struct states after = states();
     check_status(status);
+    DEMAND(memcmp(&before, &after, sizeof after) == 0, "attention changed a cache");
     DEMAND(status != HEADWAY_OK || (asked == HEADWAY_OK && !refused),
            "what workspace refuses is accepted, or a bad workspace is");
     verify(status == HEADWAY_OK);
@@ -582,6 +730,7 @@ static void call_layer(void)
     if (!layer)
         return;
     struct sizes self = s;
+    make_cache(&s, 1);
     const headway_tensor *query = tensor(HEADWAY_F32, 3, q, 0);
     const headway_tensor *key = pick(2) ? tensor(HEADWAY_F32, 3, k, 0) : NULL;
     const headway_tensor *value = pick(2) ? tensor(HEADWAY_F32, 3, k, 0) : NULL;
@@ -590,6 +739,7 @@ static void call_layer(void)
         self.Lk = s.Lq;
     const headway_attention_params *p = params(&self, batch_of(query, 2), s.Hq, pick(3));
     alias(out, query);
+    const struct states before = states();
     seal();
     const headway_status asked = headway_mha_workspace(layer, p, query, key, value, &needed);
     check_status(asked);
@@ -599,16 +749,61 @@ static void call_layer(void)
     void *memory = asked == HEADWAY_OK ? workspace(needed, &bytes, &refused) : NULL;
     const headway_status status =
         headway_mha_forward(layer, p, query, key, value, out, memory, bytes);
-    check_status(status);
+    check_states(status, &before);
     DEMAND(status != HEADWAY_OK || (asked == HEADWAY_OK && !refused),
            "what the layer's workspace refuses is accepted, or a bad workspace is");
     verify(status == HEADWAY_OK);
     headway_mha_destroy(layer);
 }
 
+/* Saved weights, cut, changed or sound: refused, or a layer that runs. */
+static void call_packed(void)
+{
+    const struct sizes s = sizes();
+    const int64_t E = 1 + pick(9), q[] = {s.B, s.Lq, E};
+    size_t bytes = 0, needed = 0;
+    headway_mha *layer = create(&s, E), *mapped = NULL;
+    if (!layer)
+        return;
+    check_status(headway_mha_packed_bytes(layer, &bytes));
+    uint8_t *saved = region(bytes, 1);
+    const int damages = pick(4);
+    const headway_status written = headway_mha_save_packed(layer, saved, bytes);
+    check_status(written);
+    headway_mha_destroy(layer);
+    for (int n = 0; n < damages && bytes > 0; n++) {
+        const size_t place = (pick(2) ? byte() * 8 : byte() << 8 | byte()) % bytes;
+        const int64_t put = wild();
+        if (pick(2))
+            memcpy(saved + place, &put, bytes - place < sizeof put ? bytes - place : sizeof put);
+        else
+            saved[place] ^= (uint8_t)(1 << pick(8));
+    }
+    const size_t given =
+        pick(4) == 3 ? odd() ? (size_t)wild() % (bytes + 1) : bytes * byte() / 256 : bytes;
+    void *cut = region_of(saved, given);
+    seal();
+    const headway_status status = headway_mha_map_packed(engine, cut, given, &mapped);
+    check_status(status);
+    DEMAND((status == HEADWAY_OK) == (mapped != NULL), "map's status and layer disagree");
+    DEMAND(damages || given < bytes || written != HEADWAY_OK || mapped,
+           "sound weights are refused");
+    if (mapped) {
+        const headway_tensor *query = tensor(HEADWAY_F32, 3, q, 0);
+        const headway_tensor *out = tensor(HEADWAY_F32, 3, q, 1);
+        headway_status ran = headway_mha_workspace(mapped, NULL, query, NULL, NULL, &needed);
+        check_status(ran);
+        void *memory = ran == HEADWAY_OK && needed < (size_t)1 << 26 ? region(needed, 1) : NULL;
+        check_status(headway_mha_forward(mapped, NULL, query, NULL, NULL, out, memory, needed));
+    }
+    headway_mha_destroy(mapped);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     static const char *const rows[] = {NULL, "scalar", "avx2"};
+    static void (*const calls[])(void) = {call_attention, call_layer, call_attention, call_layer,
+                                          call_packed};
     headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
     at = bytes;
     end = bytes + count;
@@ -616,10 +811,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     config.threads = 1;
     if (headway_engine_create(&config, &engine) != HEADWAY_OK)
         return 0;
-    if (pick(2))
-        call_layer();
-    else
-        call_attention();
+    calls[pick(5)]();
+    headway_kv_cache_destroy(cache);
+    cache = NULL;
     release();
     headway_engine_destroy(engine);
     return 0;
