@@ -1,9 +1,11 @@
-/* attention/<who>/f32/<shape>/threads:<N>: the attention core, and others' beside it. */
+/* attention/<who>/<dtype>/<shape>/threads:<N>: the attention core, and others' beside it; from a cache
+ * of keys and values, headway-cache and headway-paged16, with the cache's dtype. */
 #include "data.h"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace
@@ -177,6 +179,122 @@ void prepare(Prepared &made, const Who &who, const Shape &shape, bool slow)
         made.error = data->expected().check(out.get());
 }
 
+/* Keys and values in a cache: contiguous, or in pages. */
+struct Cache {
+    std::string who, dtype;
+    headway_dtype stored;
+    double bytes; /* of an element of a head of 128, scales included */
+    int64_t page_size;
+};
+
+std::vector<Cache> caches()
+{
+    std::vector<Cache> all;
+    for (int64_t page_size : {0, 16})
+        for (const auto &[dtype, stored, bytes] :
+             {std::tuple<const char *, headway_dtype, double>{"f32", HEADWAY_F32, 4},
+              {"f16", HEADWAY_F16, 2},
+              {"bf16", HEADWAY_BF16, 2},
+              {"int8", HEADWAY_I8, 1 + 4.0 / 128}})
+            all.push_back(
+                {page_size ? "headway-paged" + std::to_string(page_size) : "headway-cache", dtype,
+                 stored, bytes, page_size});
+    return all;
+}
+
+using KvCache = std::shared_ptr<headway_kv_cache>;
+
+KvCache fill_cache(const headway_engine *engine, const Cache &cache, const Shape &shape,
+                   const Call &call)
+{
+    headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
+    config.sequences = shape.B;
+    config.kv_heads = shape.Hkv;
+    config.head_size = shape.D;
+    config.value_head_size = shape.Dv;
+    config.capacity = shape.Lk;
+    config.key_dtype = config.value_dtype = cache.stored;
+    config.page_size = cache.page_size;
+    headway_kv_cache *made = nullptr;
+    if (headway_kv_cache_create(engine, &config, &made) != HEADWAY_OK)
+        return nullptr;
+    KvCache owned(made, headway_kv_cache_destroy);
+    if (headway_kv_cache_append(made, nullptr, nullptr, &call.key, &call.value) != HEADWAY_OK)
+        return nullptr;
+    return owned;
+}
+
+/* "" or why the answer from the cache isn't, bit by bit, that of the stored values as tensors. */
+std::string check_cache(const headway_engine *engine, const KvCache &cache, const Shape &shape,
+                        const Call &call, const Data &data, const float *out)
+{
+    const Floats key = bench::floats(shape.B * shape.Lk * shape.Hkv * shape.D);
+    const Floats value = bench::floats(shape.B * shape.Lk * shape.Hkv * shape.Dv);
+    const Floats expected = bench::floats(data.out_count());
+    const int64_t keys[4] = {shape.B, shape.Lk, shape.Hkv, shape.D};
+    const int64_t values[4] = {shape.B, shape.Lk, shape.Hkv, shape.Dv};
+    size_t bytes = 0;
+    for (int64_t b = 0; b < shape.B; b++) {
+        float *k = key.get() + b * keys[1] * keys[2] * keys[3];
+        float *v = value.get() + b * values[1] * values[2] * values[3];
+        const headway_tensor k_of = headway_tensor_dense(k, HEADWAY_F32, 3, keys + 1);
+        const headway_tensor v_of = headway_tensor_dense(v, HEADWAY_F32, 3, values + 1);
+        if (headway_kv_cache_read(cache.get(), b, 0, &k_of, &v_of) != HEADWAY_OK)
+            return "FAIL: headway_kv_cache_read";
+    }
+    const headway_tensor k = headway_tensor_dense(key.get(), HEADWAY_F32, 4, keys);
+    const headway_tensor v = headway_tensor_dense(value.get(), HEADWAY_F32, 4, values);
+    const headway_tensor to = data.out_tensor(expected.get(), call);
+    if (headway_attention_workspace(engine, &call.params, &call.query, &k, &v, &bytes) !=
+        HEADWAY_OK)
+        return "FAIL: headway_attention_workspace";
+    const Floats workspace = bench::floats(static_cast<int64_t>(bytes / 4 + 1));
+    if (headway_attention(engine, &call.params, &call.query, &k, &v, &to, workspace.get(), bytes) !=
+        HEADWAY_OK)
+        return "FAIL: headway_attention";
+    return std::equal(out, out + data.out_count(), expected.get()) ? ""
+                                                                   : "FAIL: not the stored values'";
+}
+
+void prepare_cache(Prepared &made, const Cache &cache, const Shape &shape)
+{
+    made.row = bench::rows().front();
+    made.label = made.row->name;
+    made.flops = shape.attention_flops();
+    const double stored =
+        static_cast<double>(shape.B * shape.Hkv * shape.Lk * (shape.D + shape.Dv));
+    made.bytes = shape.attention_bytes() - stored * (4 - cache.bytes);
+    const std::shared_ptr<headway_engine> engine = bench::make_engine(made.row, made.threads);
+    if (!engine) {
+        made.error = bench::why_skipped(made.row, made.threads, made.flops, true);
+        return;
+    }
+    const std::shared_ptr<Data> data = data_of(shape);
+    const Call &call = data->whole();
+    const Floats out = bench::floats(data->out_count());
+    const headway_tensor to = data->out_tensor(out.get(), call);
+    const KvCache filled = fill_cache(engine.get(), cache, shape, call);
+    headway_attention_params params = call.params;
+    size_t bytes = 0;
+    params.cache = filled.get();
+    if (!filled || headway_attention_workspace(engine.get(), &params, &call.query, nullptr, nullptr,
+                                               &bytes) != HEADWAY_OK) {
+        made.error = "FAIL: no cache";
+        return;
+    }
+    const Floats workspace = bench::floats(static_cast<int64_t>(bytes / 4 + 1));
+    made.workspace = static_cast<int64_t>(bytes);
+    made.owned = {data, out, filled};
+    made.run = [=, query = call.query, error = &made.error] {
+        if (headway_attention(engine.get(), &params, &query, nullptr, nullptr, &to, workspace.get(),
+                              bytes) != HEADWAY_OK)
+            *error = "FAIL: headway_attention";
+    };
+    made.run();
+    if (made.error.empty())
+        made.error = check_cache(engine.get(), filled, shape, call, *data, out.get());
+}
+
 /* Whether it could be asked for the shape: the unfused way has no options but masks and ranges, and
  * nobody else has packed sequences. oneDNN says itself what it can't do. */
 bool offers(const Who &who, const Shape &shape)
@@ -200,7 +318,16 @@ int main(int argc, char **argv)
             shapes.push_back(shape);
     shapes.insert(shapes.end(), options.shapes.begin(), options.shapes.end());
     for (const Shape &shape : shapes)
-        for (int threads : options.threads)
+        for (int threads : options.threads) {
+            /* One token against a past is what caches are for. */
+            for (const Cache &cache :
+                 shape.Lq == 1 && !shape.swept ? caches() : std::vector<Cache>())
+                bench::register_case("attention/" + cache.who + "/" + cache.dtype + "/" +
+                                         shape.name + "/threads:" + std::to_string(threads),
+                                     [=](Prepared &made) {
+                                         made.threads = threads;
+                                         prepare_cache(made, cache, shape);
+                                     });
             for (const Who &who : bench::everybody()) {
                 if (!offers(who, shape))
                     continue;
@@ -211,5 +338,6 @@ int main(int argc, char **argv)
                     prepare(made, who, shape, slow);
                 });
             }
+        }
     return bench::run_all();
 }

@@ -11,44 +11,56 @@ static enum headway_storage storage_of(const struct headway_tile *t, int which)
                                    : store->value.storage;
 }
 
-/* The rows that come after the block's: of the next block, or the first ones of the head that the
- * worker may come to next. How many there are, at most `most`. */
-static int rows_ahead(const struct headway_tile *t, int which, const struct headway_block *block,
-                      int most)
+/* Bytes of a stream of rows between what is used and what is asked for: enough to hide memory, and so
+ * little that rows a page apart, which share their places in the cache, don't drive each other out. */
+#define AHEAD_BYTES 32768
+
+/* `count` rows that come after the block's: of the next block, or the first ones of the head that the
+ * worker may come to next; the last one again where there are fewer. Returns 0 when there is none. */
+static int rows_after(const struct headway_tile *t, int which, const struct headway_block *block,
+                      const void **rows, int count)
 {
     const struct headway_lanes *l = &t->lanes;
     const int64_t next = block->start / HEADWAY_KEY_BLOCK * HEADWAY_KEY_BLOCK + HEADWAY_KEY_BLOCK;
     int64_t b = l->b, head = l->head / t->p->group, first = block->row + next - block->start;
-    int64_t count = headway_at_most(l->last_max - next, most);
-    if (count <= 0) {
+    int there = (int)headway_at_most(l->last_max - next, count);
+    if (there <= 0) {
         b = t->few.next_b;
         if (b < 0)
             return 0;
         head = t->few.next_head;
         first = t->few.next_first;
-        count = headway_at_most(headway_key_length(t->p, b), most);
+        there = (int)headway_at_most(headway_key_length(t->p, b), count);
     }
-    if (count > 0)
-        headway_tile_rows(t, which, b, head, first, (int)count, t->few.ahead[which], NULL);
-    return (int)count;
+    if (there <= 0)
+        return 0;
+    headway_tile_rows(t, which, b, head, first, there, rows, NULL);
+    for (; there < count; there++)
+        rows[there] = rows[there - 1];
+    return 1;
 }
 
 static struct headway_rows rows_of(struct headway_tile *t, int which,
                                    const struct headway_block *block)
 {
-    struct headway_few *few = &t->few;
+    const struct headway_few *few = &t->few;
+    const enum headway_storage storage = storage_of(t, which);
+    const int64_t size = which == HEADWAY_KEYS ? t->p->size : t->p->value_size;
+    const int64_t bytes = size * headway_storage_bytes(storage);
+    const int64_t far = headway_at_most(AHEAD_BYTES / (bytes > 0 ? bytes : 1) + 1, block->count);
+    const void **rows = few->rows[which];
+
     headway_tile_rows(t, which, t->lanes.b, t->lanes.head / t->p->group, block->row, block->count,
-                      few->rows[which], few->scale[which]);
-    int count = rows_ahead(t, which, block, block->count);
-    const int ahead = count > 0;
-    for (; ahead && count < block->count; count++)
-        few->ahead[which][count] = few->ahead[which][count - 1];
-    const struct headway_rows rows = {.row = few->rows[which],
-                                      .ahead = ahead ? few->ahead[which] : NULL,
-                                      .scale = few->scale[which],
-                                      .count = block->count,
-                                      .storage = storage_of(t, which)};
-    return rows;
+                      rows, few->scale[which]);
+    const int more = rows_after(t, which, block, rows + block->count, (int)far);
+    for (int j = 0; !more && j < far; j++)
+        rows[block->count + j] = rows[block->count - 1];
+    const struct headway_rows found = {.row = rows,
+                                       .ahead = rows + far,
+                                       .scale = few->scale[which],
+                                       .count = block->count,
+                                       .storage = storage};
+    return found;
 }
 
 void headway_few_scores(struct headway_tile *t, const struct headway_block *block)

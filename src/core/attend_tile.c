@@ -244,7 +244,6 @@ static void set_up_few(const struct headway_attend_run *run, float *scratch, str
     few->next_b = -1;
     for (int which = HEADWAY_KEYS; which <= HEADWAY_VALUES; which++) {
         few->rows[which] = rows + 2 * which * HEADWAY_KEY_BLOCK;
-        few->ahead[which] = few->rows[which] + HEADWAY_KEY_BLOCK;
         few->scale[which] = scales + which * HEADWAY_KEY_BLOCK;
     }
 }
