@@ -165,9 +165,10 @@ static const struct {
     const char *name;
     void (*check)(struct subject *s);
 } kernels[] = {
-    {"gemm", check_gemm},   {"softmax", check_softmax}, {"merge", check_merge},
-    {"pack", check_pack},   {"unpack", check_unpack},   {"bits", check_bits_kernel},
-    {"widen", check_widen}, {"peak", check_peak},
+    {"gemm", check_gemm},     {"softmax", check_softmax}, {"merge", check_merge},
+    {"pack", check_pack},     {"unpack", check_unpack},   {"bits", check_bits_kernel},
+    {"widen", check_widen},   {"narrow", check_narrow},   {"dot", check_dot},
+    {"mix", check_mix},       {"peak", check_peak},
 };
 
 /* Says which case touched what it must not; the signal then takes its course. */

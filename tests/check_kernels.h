@@ -29,6 +29,9 @@ void check_pack(struct subject *s);
 void check_unpack(struct subject *s);
 void check_bits_kernel(struct subject *s);
 void check_widen(struct subject *s);
+void check_narrow(struct subject *s);
+void check_dot(struct subject *s);
+void check_mix(struct subject *s);
 void check_peak(struct subject *s);
 
 /* Names the case in s->label, counts it. */

@@ -3,12 +3,10 @@
  * dot: lanes over 16 keys. 32 bytes of each of them are transposed as 32-bit words, which costs one
  * word of two halves or four bytes what it costs one float, and widened after that. A processor
  * that loads one vector a cycle, broadcasts included, is kept busy by 32 keys that share them.
- * mix: lanes over the columns of the values; the sums of 16 keys stay in registers, and in the first
- * level of the cache between one 16 keys and the next, so that a row of values is read in one go.
+ * mix: lanes over the columns of the values; the sums of 16 keys stay in registers, and in level 1
+ * of the cache between one 16 keys and the next, so that a row of values is read in one go.
  */
-#include "cpu/few.h"
-
-#include <immintrin.h>
+#include "widen_avx512.h"
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) ||                   \
     !defined(__AVX512VL__)
@@ -344,28 +342,12 @@ void headway_dot_avx512(const struct headway_dot *g)
     stored[g->keys->storage](g);
 }
 
-/* Columns of a row of values that are summed side by side: `vectors` vectors from d on, the lanes of
- * mask of each. */
+/* Columns of a row of values that are summed side by side: vectors from d on, the lanes of mask of
+ * each. */
 struct columns {
     int64_t d;
     __mmask16 mask[8];
 };
-
-/* 16 stored elements as they are. */
-INLINE __m512 widen_row(const enum headway_storage storage, const char *from, __mmask16 mask,
-                        __m512 scale)
-{
-    if (storage == HEADWAY_STORED_F32)
-        return _mm512_maskz_loadu_ps(mask, from);
-    if (storage == HEADWAY_STORED_I8) {
-        const __m512i x = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from));
-        return _mm512_mul_ps(_mm512_cvtepi32_ps(x), scale);
-    }
-    const __m256i halves = _mm256_maskz_loadu_epi16(mask, from);
-    if (storage == HEADWAY_STORED_F16)
-        return _mm512_cvtph_ps(halves);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
 
 /* Adds the values of keys j .. end - 1. */
 INLINE void mix_columns(const int n, const int vectors, const enum headway_storage storage,
@@ -394,7 +376,7 @@ INLINE void mix_columns(const int n, const int vectors, const enum headway_stora
             for (int b = 0; b < vectors * LANES * size; b += HEADWAY_FEW_LINE_BYTES)
                 _mm_prefetch((const char *)values->ahead[j] + at->d * size + b, _MM_HINT_T1);
         EACH(v, 8, vectors)
-            x[v] = widen_row(storage, row + v * LANES * size, at->mask[v], scale);
+            x[v] = widen_masked(storage, row + v * LANES * size, at->mask[v], scale);
         EACH(l, HEADWAY_MAX_FEW, n) {
             const __m512 weight = broadcast(weights + l);
             EACH(v, 8, vectors)

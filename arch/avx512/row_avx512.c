@@ -18,8 +18,8 @@ headway_merge_fn headway_merge_avx512;
 headway_pack_fn headway_pack_avx512;
 headway_unpack_fn headway_unpack_avx512;
 headway_bits_fn headway_bits_avx512;
-headway_widen_fn headway_widen_scalar;
-headway_narrow_fn headway_narrow_scalar;
+headway_widen_fn headway_widen_avx512;
+headway_narrow_fn headway_narrow_avx512;
 headway_dot_fn headway_dot_avx512;
 headway_mix_fn headway_mix_avx512;
 
@@ -52,8 +52,8 @@ const struct headway_row headway_row_avx512 = {
     .pack = headway_pack_avx512,
     .unpack = headway_unpack_avx512,
     .bits = headway_bits_avx512,
-    .widen = headway_widen_scalar,
-    .narrow = headway_narrow_scalar,
+    .widen = headway_widen_avx512,
+    .narrow = headway_narrow_avx512,
     .dot = headway_dot_avx512,
     .mix = headway_mix_avx512,
     .peak = peak_avx512,
