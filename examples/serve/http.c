@@ -30,6 +30,7 @@ struct http {
     struct metrics *metrics;
     struct MHD_Daemon *daemon;
     struct workers *workers;
+    MHD_socket listening;  /* of a daemon that takes no more connections */
     pthread_mutex_t mutex; /* of what follows */
     struct client *clients;
     size_t bodies;
@@ -215,7 +216,7 @@ static void receive(struct request *request, const char *data, size_t size)
     request->size += size;
 }
 
-/* ---- from a body to an answer: on the workers' threads and the scheduler's, which take time ------- */
+/* ---- from a body to an answer: on the workers' threads and the scheduler's, which take time -- */
 
 static void refuse_later(struct request *request, int status, const char *why)
 {
@@ -239,6 +240,7 @@ static void write_answer(struct job *job)
     MHD_resume_connection(request->connection);
 }
 
+/* Sequences are all finished before the workers are stopped. */
 static void on_finished(struct sequence *sequence)
 {
     struct request *request = sequence->context;
@@ -275,7 +277,7 @@ static void read_body(struct job *job)
     MHD_resume_connection(request->connection);
 }
 
-/* ---- requests: on libmicrohttpd's threads, which must not be kept waiting ------------------------- */
+/* ---- requests: on libmicrohttpd's threads, which must not be kept waiting -------------------- */
 
 static int enter(struct http *http)
 {
@@ -293,10 +295,10 @@ static void leave(struct http *http)
     pthread_mutex_unlock(&http->mutex);
 }
 
-/* The end of the body. What follows is left to another turn: libmicrohttpd resumes a connection with
- * the wishes that it had before it was suspended. In this turn it still wishes to read, would meet the
- * end of a half-closed stream, and drop the connection with its answer; after a turn without an answer
- * it wishes nothing. */
+/* The end of the body. What follows is left to another turn: libmicrohttpd resumes a connection
+ * with the wishes that it had before it was suspended. In this turn it still wishes to read,
+ * would meet the end of a half-closed stream, and drop the connection with its answer; after a
+ * turn without an answer it wishes nothing. */
 static enum MHD_Result end_body(struct request *request)
 {
     if (request->status == MHD_HTTP_CONTENT_TOO_LARGE)
@@ -313,7 +315,10 @@ static enum MHD_Result compute(struct request *request)
     request->stage = COMPUTING;
     set_turn(request->http, request->client, 0);
     MHD_suspend_connection(request->connection);
-    workers_post(request->http->workers, &request->job, read_body);
+    if (workers_post(request->http->workers, &request->job, read_body)) {
+        refuse_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is stopping");
+        MHD_resume_connection(request->connection);
+    }
     return MHD_YES;
 }
 
@@ -432,6 +437,7 @@ struct http *http_start(const struct http_config *config, struct scheduler *sche
     if (!http)
         return NULL;
     http->config = *config;
+    http->listening = MHD_INVALID_SOCKET;
     http->scheduler = scheduler;
     http->model = model;
     http->metrics = metrics;
@@ -446,7 +452,9 @@ struct http *http_start(const struct http_config *config, struct scheduler *sche
             MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
     if (http->daemon)
         return http;
-    workers_stop(http->workers);
+    if (http->workers)
+        workers_stop(http->workers);
+    workers_destroy(http->workers);
     pthread_mutex_destroy(&http->mutex);
     free(http);
     return NULL;
@@ -463,9 +471,10 @@ void http_refuse(struct http *http)
     pthread_mutex_lock(&http->mutex);
     http->refusing = 1;
     pthread_mutex_unlock(&http->mutex);
-    MHD_socket listening = MHD_quiesce_daemon(http->daemon);
-    if (listening != MHD_INVALID_SOCKET)
-        close(listening);
+    /* Not closed yet: libmicrohttpd may be waiting on it. */
+    http->listening = MHD_quiesce_daemon(http->daemon);
+    if (http->listening != MHD_INVALID_SOCKET)
+        shutdown(http->listening, SHUT_RDWR);
 }
 
 int http_pending(struct http *http)
@@ -480,6 +489,9 @@ void http_stop(struct http *http)
 {
     workers_stop(http->workers);
     MHD_stop_daemon(http->daemon);
+    workers_destroy(http->workers);
+    if (http->listening != MHD_INVALID_SOCKET)
+        close(http->listening);
     pthread_mutex_destroy(&http->mutex);
     free(http);
 }

@@ -17,8 +17,8 @@ struct json_request {
     int last;                       /* the session ends with this request */
 };
 
-/* Returns 0, or the HTTP status of the refusal with its reason in error; then *request holds nothing.
- * A number is read as a double and rounded to float: what "%.9g" wrote is read exactly. */
+/* Returns 0, or the HTTP status of the refusal with its reason in error; then *request holds
+ * nothing. A number is read as a double and rounded to float: what "%.9g" wrote is read exactly. */
 int json_read(const char *text, size_t size, int64_t width, int64_t most_tokens,
               struct json_request *request, char error[JSON_ERROR]);
 

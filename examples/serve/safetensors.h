@@ -1,4 +1,5 @@
-/* F32 tensors by name from a safetensors file: u64 length of a JSON header, the header, the data. */
+/* F32 tensors by name from a safetensors file: u64 length of a JSON header, the header, the
+ * data. */
 #ifndef SERVE_SAFETENSORS_H
 #define SERVE_SAFETENSORS_H
 
@@ -21,8 +22,8 @@ char *file_read(const char *path, size_t *size, char error[FILE_ERROR]);
 int safetensors_open(const char *path, struct safetensors *file, char error[FILE_ERROR]);
 void safetensors_close(struct safetensors *file);
 
-/* The tensor of that name, a view of file->data: 1; there is none: 0; it is not F32 of that rank within
- * the data: -1 with a sentence in error. */
+/* The tensor of that name, a view of file->data: 1; there is none: 0; it is not F32 of that rank
+ * within the data: -1 with a sentence in error. */
 int safetensors_find(const struct safetensors *file, const char *name, int rank,
                      headway_tensor *tensor, char error[FILE_ERROR]);
 

@@ -1,6 +1,6 @@
-/* Continuous batching: sequences of concurrent requests share one paged cache and go through the layer
- * together, each step one call of headway_mha_forward() on what every running sequence has next: a
- * chunk of its prompt, or one token. */
+/* Continuous batching: sequences of concurrent requests share one paged cache and go through the
+ * layer together, each step one call of headway_mha_forward() on what every running sequence has
+ * next: a chunk of its prompt, or one token. */
 #ifndef SERVE_SCHEDULER_H
 #define SERVE_SCHEDULER_H
 
@@ -23,7 +23,8 @@ struct scheduler_config {
 
 enum { SEQUENCE_ERROR = 200 };
 
-/* What a request asks for, the caller's until `finished` was called and while nothing is submitted. */
+/* What a request asks for, the caller's until `finished` was called and while nothing is
+ * submitted. */
 struct sequence {
     int64_t tokens, steps;
     float *values;       /* (tokens + steps, E): states in, states out */
@@ -46,8 +47,8 @@ struct scheduler *scheduler_create(const headway_engine *engine, const struct mo
                                    const struct scheduler_config *config, struct metrics *metrics,
                                    char error[MODEL_ERROR]);
 
-/* Gives up all that is waiting or running, with status 503; `finished` is called for each before this
- * returns. What is submitted later is refused. */
+/* Gives up all that is waiting or running, with status 503; `finished` is called for each before
+ * this returns. What is submitted later is refused. */
 void scheduler_stop(struct scheduler *scheduler);
 
 /* After scheduler_stop(). NULL is allowed. */

@@ -201,8 +201,8 @@ static void log_line(void *context, const char *line)
     fprintf(stderr, "headway-serve: %s\n", line);
 }
 
-/* The library's memory, touched at once: what the cache and the weights take is there from the start,
- * and not found missing under load. */
+/* The library's memory, touched at once: what the cache and the weights take is there from the
+ * start, and not found missing under load. */
 static void *allocate(void *context, size_t bytes)
 {
     void *memory = NULL;
@@ -271,8 +271,8 @@ int main(int argc, char **argv)
     if (result)
         return result < 0 ? 2 : 0;
 #ifdef __GLIBC__
-    /* Set, it stays: by itself it would follow the largest bodies, and malloc_trim() does not see the
-     * ends of other threads' heaps. */
+    /* Set, it stays: by itself it would follow the largest bodies, and malloc_trim() does not
+     * see the ends of other threads' heaps. */
     mallopt(M_TRIM_THRESHOLD, 256 << 10);
 #endif
     /* Blocked before there are threads, so that the signals wait for sigtimedwait(). */

@@ -45,6 +45,7 @@ struct workers *workers_create(int threads)
     while (workers->started < threads) {
         if (pthread_create(&workers->threads[workers->started], NULL, worker, workers) != 0) {
             workers_stop(workers);
+            workers_destroy(workers);
             return NULL;
         }
         workers->started++;
@@ -52,27 +53,35 @@ struct workers *workers_create(int threads)
     return workers;
 }
 
-void workers_post(struct workers *workers, struct job *job, void (*run)(struct job *job))
+int workers_post(struct workers *workers, struct job *job, void (*run)(struct job *job))
 {
     job->run = run;
     job->next = NULL;
     pthread_mutex_lock(&workers->mutex);
-    *workers->last = job;
-    workers->last = &job->next;
-    pthread_cond_signal(&workers->wake);
+    int stopping = workers->stopping;
+    if (!stopping) {
+        *workers->last = job;
+        workers->last = &job->next;
+        pthread_cond_signal(&workers->wake);
+    }
     pthread_mutex_unlock(&workers->mutex);
+    return stopping ? -1 : 0;
 }
 
 void workers_stop(struct workers *workers)
 {
-    if (!workers)
-        return;
     pthread_mutex_lock(&workers->mutex);
     workers->stopping = 1;
     pthread_cond_broadcast(&workers->wake);
     pthread_mutex_unlock(&workers->mutex);
     for (int i = 0; i < workers->started; i++)
         pthread_join(workers->threads[i], NULL);
+}
+
+void workers_destroy(struct workers *workers)
+{
+    if (!workers)
+        return;
     pthread_cond_destroy(&workers->wake);
     pthread_mutex_destroy(&workers->mutex);
     free(workers);

@@ -13,10 +13,13 @@ struct job {
 /* NULL: out of memory or threads. */
 struct workers *workers_create(int threads);
 
-/* Any thread, up to workers_stop(). */
-void workers_post(struct workers *workers, struct job *job, void (*run)(struct job *job));
+/* From any thread. -1: they were stopped, and it will not be run. */
+int workers_post(struct workers *workers, struct job *job, void (*run)(struct job *job));
 
-/* Runs what was posted, what those jobs post too, and ends. NULL is allowed. */
+/* Returns when all that was posted has been run. */
 void workers_stop(struct workers *workers);
+
+/* After workers_stop(). NULL is allowed. */
+void workers_destroy(struct workers *workers);
 
 #endif

@@ -8,7 +8,8 @@
 
 enum { ANY = 1, CLOSED = 1 /* besides a status: the connection may end without an answer */ };
 
-/* The body is before, `count` times `repeat` (and as often as the layer is wide, with `wide`), after. */
+/* The body is before, `count` times `repeat` (and as often as the layer is wide, with `wide`),
+ * after. */
 struct bad {
     const char *name, *before, *repeat;
     int count, wide;
@@ -124,8 +125,8 @@ static char *head_of(const struct bad *bad, size_t body)
     return text;
 }
 
-/* What comes back, 0 for nothing; -1: no connection. The sending half is closed behind a body that is
- * shorter than claimed. */
+/* What comes back, 0 for nothing; -1: no connection. The sending half is closed behind a body
+ * that is shorter than claimed. */
 static int ask(const struct bad *bad, int port, const char *head, const char *body,
                struct answer *answer)
 {

@@ -1,5 +1,5 @@
-/* The server under load: many clients, bad ones among them, every answer compared byte for byte with the
- * one the layer gives alone. Exit status 0: all as it must be. */
+/* The server under load: many clients, bad ones among them, every answer compared byte for byte
+ * with the one the layer gives alone. Exit status 0: all as it must be. */
 #include "bad.h"
 #include "client.h"
 #include "clock.h"
@@ -131,8 +131,8 @@ static int converse(struct caller *caller, const struct part *part, const char *
     return fail("a good request, 2000 times", 0, &caller->answer);
 }
 
-/* Takes as many of the run's requests as the talk has parts; a session that had to make room, or whose
- * answer was lost, is begun anew. */
+/* Takes as many of the run's requests as the talk has parts; a session that had to make room, or
+ * whose answer was lost, is begun anew. */
 static void talk(struct caller *caller)
 {
     const struct talk *talk = &run.talks[draw(caller) % TALKS];
@@ -314,7 +314,8 @@ static void *last_client(void *number)
     return NULL;
 }
 
-/* A signal comes while requests run: answers are right or refusals, and the server ends by itself. */
+/* A signal comes while requests run: answers are right or refusals, and the server ends by
+ * itself. */
 static void check_stop(void)
 {
     enum { LAST = 24 };

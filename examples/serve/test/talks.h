@@ -1,5 +1,5 @@
-/* What good clients say, and the one answer to it: computed here, each alone, by one call of the layer
- * on the whole sequence and without a cache. */
+/* What good clients say, and the one answer to it: computed here, each alone, by one call of the
+ * layer on the whole sequence and without a cache. */
 #ifndef SERVE_TEST_TALKS_H
 #define SERVE_TEST_TALKS_H
 
