@@ -67,8 +67,8 @@ void Unfused::scores(int64_t task) const
     gemm.m = shape_.Lk;
     gemm.k = D;
     gemm.vectors = vectors_;
-    gemm.a = key_ + (t.batch * shape_.Lk * shape_.Hkv + t.kv_head) * D;
-    gemm.a_row = shape_.Hkv * D;
+    gemm.a = key_ + shape_.first_key(t.batch, t.kv_head, D);
+    gemm.a_row = shape_.key_pitch(D);
     gemm.a_col = 1;
     gemm.b = panel.data();
     for (int v = 0; v < vectors_; v++)
@@ -154,9 +154,9 @@ void Unfused::output(int64_t task) const
         gemm.m = std::min(value_step, Dv - d);
         gemm.k = shape_.Lk;
         gemm.vectors = vectors_;
-        gemm.a = value_ + (t.batch * shape_.Lk * shape_.Hkv + t.kv_head) * Dv + d;
+        gemm.a = value_ + shape_.first_key(t.batch, t.kv_head, Dv) + d;
         gemm.a_row = 1;
-        gemm.a_col = shape_.Hkv * Dv;
+        gemm.a_col = shape_.key_pitch(Dv);
         gemm.b = t.scores;
         for (int v = 0; v < vectors_; v++)
             gemm.c[v] = sums + v * row_->lanes;

@@ -43,11 +43,25 @@ struct Shape {
     bool each = false; /* their padded-free ideal: a call for each sequence */
 
     bool hole(int64_t b, int64_t h, int64_t i, int64_t j) const; /* one in ten, at random */
-    Keys keys_of(int64_t query) const;                           /* of one sequence, holes apart */
-    int64_t sequences() const;                                   /* 0: not packed */
-    Shape sequence(int64_t b) const;                             /* as a shape of its own */
-    double attention_flops() const; /* 2 pairs (D + Dv), the pairs allowed in all heads */
-    double attention_bytes() const; /* K and V once, Q and O */
+    /* Keys and values lie head by head, as caches hold the past of one token, not token by token. */
+    bool by_head() const
+    {
+        return Lq == 1 && !swept;
+    }
+    /* Floats from one key to the next of a head of that size, and from the data to a head's first. */
+    int64_t key_pitch(int64_t size) const
+    {
+        return by_head() ? size : Hkv * size;
+    }
+    int64_t first_key(int64_t b, int64_t head, int64_t size) const
+    {
+        return b * Lk * Hkv * size + head * (by_head() ? Lk * size : size);
+    }
+    Keys keys_of(int64_t query) const; /* of one sequence, holes apart */
+    int64_t sequences() const;         /* 0: not packed */
+    Shape sequence(int64_t b) const;   /* as a shape of its own */
+    double attention_flops() const;    /* 2 pairs (D + Dv), the pairs allowed in all heads */
+    double attention_bytes() const;    /* K and V once, Q and O */
 };
 /* The shape as `count` packed sequences of 1 .. Lq rows and keys, the same lengths every time. */
 Shape packed(Shape shape, int64_t count);

@@ -32,6 +32,14 @@ headway_tensor slice(headway_tensor tensor, int axis, int64_t first, int64_t cou
 
 } // namespace
 
+headway_tensor Data::keys(float *data, const int64_t (&extents)[4]) const
+{
+    headway_tensor tensor = headway_tensor_dense(data, HEADWAY_F32, 4, extents);
+    tensor.stride[1] = shape_.key_pitch(extents[3]);
+    tensor.stride[2] = shape_.first_key(0, 1, extents[3]);
+    return tensor;
+}
+
 Data::Data(const Shape &given) : shape_(given)
 {
     const int64_t q[] = {shape_.B, shape_.Lq, shape_.Hq, shape_.D};
@@ -41,8 +49,8 @@ Data::Data(const Shape &given) : shape_(given)
     key_ = normal(k, 2);
     value_ = normal(v, 3);
     whole_.query = headway_tensor_dense(query_.get(), HEADWAY_F32, 4, q);
-    whole_.key = headway_tensor_dense(key_.get(), HEADWAY_F32, 4, k);
-    whole_.value = headway_tensor_dense(value_.get(), HEADWAY_F32, 4, v);
+    whole_.key = keys(key_.get(), k);
+    whole_.value = keys(value_.get(), v);
     options();
     expect();
 }

@@ -49,6 +49,7 @@ class Data
     }
 
   private:
+    headway_tensor keys(float *data, const int64_t (&extents)[4]) const;
     void options();
     void mask();
     Call sequence(int64_t b) const;
