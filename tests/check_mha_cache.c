@@ -671,6 +671,21 @@ static void expect_refused(const struct refusal *r, const struct step *step,
     batch_free(&t);
 }
 
+static void expect_explained(const struct refusal *r, const struct step *step)
+{
+    char text[4000] = "";
+    struct batch t;
+    batch_make(r->v, step, &t);
+    const headway_attention_params params = params_of(r->v, r->m, step, &t);
+    store_remember(r->m);
+    expect_ok(r->engine,
+              headway_mha_explain(r->mha, &params, &t.query, NULL, NULL, text, sizeof text),
+              "explained");
+    CHECK(strstr(text, "go into the cache"), "\"%s\" says nothing of the cache", text);
+    store_expect_same(r->m, "explaining");
+    batch_free(&t);
+}
+
 static void refuse_all(const struct refusal *r)
 {
     struct step step = {.count = {4, 3, 1, 2}, .slots = {2, 0, 1, 3}};
@@ -678,6 +693,7 @@ static void refuse_all(const struct refusal *r)
     serve_step(r->engine, r->mha, r->m, r->v, &step);
     for (int b = 0; b < SEQUENCES; b++)
         step.past[b] = step.count[b];
+    expect_explained(r, &step);
     struct step bad = step;
     bad.count[1] = 30;
     expect_refused(r, &bad, NULL, HEADWAY_ERROR_ARGUMENT, "cache");

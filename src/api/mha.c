@@ -353,8 +353,21 @@ headway_status headway_mha_forward(const headway_mha *layer, const headway_atten
         &call, forward(&call, layer, params, query, key, value, out, workspace, bytes));
 }
 
+/* Whether keys and values are stored in the cache while their panels are at hand. */
+static int stores_panels(const headway_mha *layer, const struct forward *f)
+{
+    for (int i = KEY; i <= VALUE; i++) {
+        const struct headway_linear_job job = {.linear = &layer->linear[i]};
+        const struct headway_turn_job turn = {.at = &job, .cached = &f->problem.cached};
+        if (!headway_turn_span(&turn, f->machine.row))
+            return 0;
+    }
+    return 1;
+}
+
 /* What is done to projected heads, a line each. */
-static int explain_extras(const headway_mha *layer, char *text, size_t size)
+static int explain_extras(const headway_mha *layer, const struct forward *f, char *text,
+                          size_t size)
 {
     static const char *const kinds[] = {"no", "linear", "dynamic", "llama3", "yarn", "longrope"};
     const struct headway_rope *rope = &layer->rope;
@@ -366,12 +379,18 @@ static int explain_extras(const headway_mha *layer, char *text, size_t size)
                  rope->style == HEADWAY_ROPE_HALF ? "half" : "interleaved", (long long)rope->size,
                  (long long)layer->size, kinds[layer->scaling], (long long)rope->positions,
                  (long long)(rope->positions * rope->size) * (long long)sizeof(float));
-    return snprintf(text, size, "%s%s%s%s", line,
+    return snprintf(text, size, "%s%s%s%s%s%s", line,
                     layer->norm[QUERY] ? "  RMS norm of each query head\n" : "",
                     layer->norm[KEY] ? "  RMS norm of each key head\n" : "",
                     layer->appended == 2   ? "  two keys and values appended to each batch\n"
                     : layer->appended == 1 ? "  one key and value appended to each batch\n"
-                                           : "");
+                                           : "",
+                    !f->grows                 ? ""
+                    : stores_panels(layer, f) ? "  keys and values go into the cache while the "
+                                                "panels that make a head are at hand\n"
+                                              : "  keys and values go into the cache in a pass "
+                                                "after the projections\n",
+                    f->problem.cached.store && !f->grows ? "  nothing goes into the cache\n" : "");
 }
 
 headway_status headway_mha_explain(const headway_mha *layer, const headway_attention_params *params,
@@ -379,7 +398,7 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
                                    const headway_tensor *value, char *text, size_t size)
 {
     struct forward f;
-    char extras[400];
+    char extras[600];
     if (!layer)
         return HEADWAY_ERROR_ARGUMENT;
     if (!text || size == 0)
@@ -389,7 +408,7 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
     const struct headway_machine *m = &f.machine;
     const struct headway_linear_plan cut = headway_linear_cut(
         m, f.in[QUERY].shape[0] * f.in[QUERY].shape[1], layer->linear[QUERY].inputs);
-    explain_extras(layer, extras, sizeof extras);
+    explain_extras(layer, &f, extras, sizeof extras);
     int used = snprintf(
         text, size,
         "projections: row %s, panels of %d columns packed at create, up to %d threads\n"
