@@ -115,7 +115,7 @@ static int64_t tile_vectors(const struct headway_problem *p, const struct headwa
 
 static int in_place(const struct headway_problem *p, const struct headway_pool *pool)
 {
-    return pool->storage == HEADWAY_STORED_F32 &&
+    return pool->storage == HEADWAY_STORED_F32 && !p->cached.store->first &&
            p->cached.store->page_size % HEADWAY_KEY_BLOCK == 0;
 }
 
