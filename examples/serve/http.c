@@ -1,4 +1,5 @@
 #include "http.h"
+#include "clients.h"
 #include "clock.h"
 #include "json.h"
 #include "workers.h"
@@ -15,14 +16,6 @@
 
 enum { FIRST_ROOM = 16384, CONNECTION_MEMORY = 65536 };
 
-/* A connection and since when it is the client's turn; 0: it is ours. */
-struct client {
-    int socket;
-    double since;
-    int cut_off;
-    struct client *next, **at;
-};
-
 struct http {
     struct http_config config;
     struct scheduler *scheduler;
@@ -30,9 +23,9 @@ struct http {
     struct metrics *metrics;
     struct MHD_Daemon *daemon;
     struct workers *workers;
+    struct clients clients;
     MHD_socket listening;  /* of a daemon that takes no more connections */
     pthread_mutex_t mutex; /* of what follows */
-    struct client *clients;
     size_t bodies;
     int pending, refusing; /* requests without their whole answer; a stop has begun */
     int inside;            /* of them, between body and answer */
@@ -57,69 +50,21 @@ struct request {
     struct sequence sequence;
 };
 
-/* ---- clients that take their time ------------------------------------------------------------ */
-
-static void set_turn(struct http *http, struct client *client, double since)
-{
-    if (!client)
-        return;
-    pthread_mutex_lock(&http->mutex);
-    client->since = since;
-    pthread_mutex_unlock(&http->mutex);
-}
-
-/* libmicrohttpd's own timeout starts again with every byte, so that a drip of them never meets it.
- * It sees the end of the stream and drops the connection. */
 void http_tick(struct http *http)
 {
-    double now = clock_seconds();
-    pthread_mutex_lock(&http->mutex);
-    for (struct client *client = http->clients; client; client = client->next)
-        if (client->since > 0 && now - client->since > http->config.seconds && !client->cut_off) {
-            client->cut_off = 1;
-            shutdown(client->socket, SHUT_RDWR);
-        }
-    pthread_mutex_unlock(&http->mutex);
-}
-
-static void client_comes(struct http *http, struct MHD_Connection *connection, void **context)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    struct client *client = info ? calloc(1, sizeof *client) : NULL;
-    *context = client;
-    if (!client)
-        return;
-    client->socket = info->connect_fd;
-    client->since = clock_seconds();
-    pthread_mutex_lock(&http->mutex);
-    client->at = &http->clients;
-    client->next = http->clients;
-    if (client->next)
-        client->next->at = &client->next;
-    http->clients = client;
-    pthread_mutex_unlock(&http->mutex);
-}
-
-static void client_goes(struct http *http, struct client *client)
-{
-    if (!client)
-        return;
-    pthread_mutex_lock(&http->mutex);
-    *client->at = client->next;
-    if (client->next)
-        client->next->at = client->at;
-    pthread_mutex_unlock(&http->mutex);
-    free(client);
+    clients_cut_off(&http->clients, clock_seconds() - http->config.seconds);
 }
 
 static void on_connection(void *context, struct MHD_Connection *connection, void **client,
                           enum MHD_ConnectionNotificationCode what)
 {
-    if (what == MHD_CONNECTION_NOTIFY_STARTED)
-        client_comes(context, connection, client);
+    struct http *http = context;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (what != MHD_CONNECTION_NOTIFY_STARTED)
+        clients_go(&http->clients, *client);
     else
-        client_goes(context, *client);
+        *client = info ? clients_come(&http->clients, info->connect_fd) : NULL;
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -141,7 +86,7 @@ static enum MHD_Result answer(struct request *request, int status, char *text, s
         MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, POST");
     request->status = status;
     request->stage = ANSWERED;
-    set_turn(request->http, request->client, clock_seconds());
+    clients_turn(&request->http->clients, request->client, clock_seconds());
     enum MHD_Result result = MHD_queue_response(request->connection, (unsigned)status, response);
     MHD_destroy_response(response);
     return result;
@@ -313,7 +258,7 @@ static enum MHD_Result end_body(struct request *request)
 static enum MHD_Result compute(struct request *request)
 {
     request->stage = COMPUTING;
-    set_turn(request->http, request->client, 0);
+    clients_turn(&request->http->clients, request->client, 0);
     MHD_suspend_connection(request->connection);
     if (workers_post(request->http->workers, &request->job, read_body)) {
         refuse_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is stopping");
@@ -415,7 +360,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
         metrics_request(http->metrics, request->status, now - request->since);
     else
         metrics_broken(http->metrics, request->client && request->client->cut_off);
-    set_turn(http, request->client, now);
+    clients_turn(&http->clients, request->client, now);
     drop_body(request);
     free(request->json.values);
     free(request->text);
@@ -442,6 +387,7 @@ struct http *http_start(const struct http_config *config, struct scheduler *sche
     http->model = model;
     http->metrics = metrics;
     pthread_mutex_init(&http->mutex, NULL);
+    clients_init(&http->clients);
     http->workers = workers_create(config->workers);
     if (http->workers)
         http->daemon = MHD_start_daemon(
@@ -455,6 +401,7 @@ struct http *http_start(const struct http_config *config, struct scheduler *sche
     if (http->workers)
         workers_stop(http->workers);
     workers_destroy(http->workers);
+    clients_destroy(&http->clients);
     pthread_mutex_destroy(&http->mutex);
     free(http);
     return NULL;
@@ -492,6 +439,7 @@ void http_stop(struct http *http)
     workers_destroy(http->workers);
     if (http->listening != MHD_INVALID_SOCKET)
         close(http->listening);
+    clients_destroy(&http->clients);
     pthread_mutex_destroy(&http->mutex);
     free(http);
 }

@@ -314,13 +314,15 @@ static void *last_client(void *number)
     return NULL;
 }
 
-/* A signal comes while requests run: answers are right or refusals, and the server ends by
- * itself. */
+/* A signal comes while requests run and one is being sent that does not end: answers are right or
+ * refusals, and the server ends by itself. */
 static void check_stop(void)
 {
     enum { LAST = 24 };
-    pthread_t threads[LAST];
+    pthread_t threads[LAST], slow;
     long before = run.good;
+    pthread_create(&slow, NULL, slow_client, (void *)(uintptr_t)2);
+    client_sleep(0.3);
     for (uintptr_t i = 0; i < LAST; i++)
         pthread_create(&threads[i], NULL, last_client, (void *)i);
     for (int tries = 0; tries < 100 && run.good == before; tries++)
@@ -328,6 +330,7 @@ static void check_stop(void)
     int status = server_stop(&run.server);
     for (int i = 0; i < LAST; i++)
         pthread_join(threads[i], NULL);
+    pthread_join(slow, NULL);
     printf("stopped amid %d requests, %ld of them answered: exit status %d\n", LAST,
            (long)run.good - before, status);
     if (status != 0 || run.good == before) {

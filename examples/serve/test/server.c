@@ -31,6 +31,8 @@ static void become(const char *program, const char *weights, const char *layer, 
                                           "8000000",
                                           "--seconds",
                                           "6",
+                                          "--stop-seconds",
+                                          "2",
                                           "--session-seconds",
                                           "2"};
     const char *arguments[MOST] = {program, "--weights", weights};
