@@ -247,6 +247,20 @@ static void draw_layer(int64_t *f, uint64_t *random)
     f[DRAW_SELF] = below(random, 3);
 }
 
+/* Few rows of many keys: these are cut into segments, which tasks or sequences may share. */
+static void draw_long(int64_t *f, uint64_t *random)
+{
+    f[DRAW_BATCH] = 1 + below(random, 3);
+    f[DRAW_QUERIES] = 1 + below(random, 3);
+    f[DRAW_KEYS] = 512 * (1 + below(random, 4)) + below(random, 200);
+    f[DRAW_KV_HEADS] = 1;
+    f[DRAW_GROUP] = 1 + below(random, 3);
+    f[DRAW_SIZE] = 1 + below(random, 5);
+    f[DRAW_VALUE_SIZE] = 1 + below(random, 5);
+    f[DRAW_PREFIX] = below(random, 4);
+    f[DRAW_THREADS] = 1 + below(random, 4);
+}
+
 struct drawn drawn_draw(uint64_t seed, double cost, int layer)
 {
     struct drawn d = drawn_plain(seed);
@@ -275,6 +289,8 @@ struct drawn drawn_draw(uint64_t seed, double cost, int layer)
         draw_layer(f, &random);
     if (below(&random, 2) == 0)
         f[DRAW_CACHE] = 1 + below(&random, 10);
+    if (f[DRAW_CACHE] && !layer && below(&random, 4) == 0)
+        draw_long(f, &random);
     if (f[DRAW_MASK])
         f[DRAW_MASK_RANK] = below(&random, 2) ? 4 : 1 + below(&random, 2);
     drawn_settle(&d);

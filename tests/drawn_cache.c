@@ -47,6 +47,8 @@ static void share_prefix(struct inputs *in, uint64_t *random)
     if (shortest == INT64_MAX)
         return;
     c->common = (int64_t)(check_random(random) % (uint64_t)(shortest + 1));
+    if (check_random(random) % 2)
+        c->common = shortest - c->common % smaller(20, shortest + 1);
     for (int64_t b = 1; b < inputs_batches(in); b++)
         for (int64_t j = 0; j < c->common; j++) {
             memcpy(inputs_key(in, b, j, 0), inputs_key(in, 0, j, 0),
