@@ -202,7 +202,8 @@ HEADWAY_API headway_status headway_isa_at(int index, headway_isa_info *info);
 /* ---- kv cache --------------------------------------------------------------------------------- */
 
 /* Keys and values of sequences, appended in place: token t of a sequence is where it was first put
- * until it is truncated. What has not been appended is never read. */
+ * until it is truncated. What has not been appended is never read. It appends and is read back on the
+ * engine it was made with, and may be attended with any. */
 typedef struct headway_kv_cache headway_kv_cache;
 
 typedef struct headway_kv_cache_config {
@@ -211,7 +212,7 @@ typedef struct headway_kv_cache_config {
     int64_t kv_heads;        /* Hkv */
     int64_t head_size;       /* D */
     int64_t value_head_size; /* Dv; 0: D */
-    int64_t capacity;        /* tokens of a sequence, at most; rolling: that it keeps */
+    int64_t capacity; /* tokens of a sequence, at most; rolling: that it keeps, in whole pages */
     /* F32, F16, BF16 (rounded once, to nearest even) or I8: of each token and head, with a = max |x|,
      * scale = a / 127 and round(x * (127 / a)), all in float; scale 0 where a < 2^-100, NaN where an
      * element is not finite, which makes that token's head NaN. The stored value is element * scale
@@ -220,8 +221,9 @@ typedef struct headway_kv_cache_config {
     headway_dtype key_dtype, value_dtype;
     int64_t page_size; /* 0: contiguous; 1, 2, 4 .. 256: in pages of so many tokens */
     int64_t pages;     /* with page_size: how many there are for all; 0: sequences at capacity */
-    /* Non-zero: a sequence goes on for ever and its last `capacity` tokens are kept, older ones are
-     * overwritten. A call whose rows see keys that are gone is an error. */
+    /* Non-zero: a sequence goes on for ever. Its first `pinned` and its last `capacity - pinned`
+     * tokens are kept, others are overwritten; no append may overwrite its own. A call in which a row
+     * sees keys that are gone, masked or not, is an error. */
     int rolling;
     int64_t pinned; /* rolling in pages: first tokens that stay, whole pages, less than capacity */
     /* Non-zero: pages are the caller's to hand out, by headway_kv_cache_set_pages(); appending takes
@@ -260,16 +262,17 @@ HEADWAY_API headway_status headway_kv_cache_append(headway_kv_cache *cache, cons
 HEADWAY_API headway_status headway_kv_cache_truncate(headway_kv_cache *cache, int64_t slot,
                                                      int64_t length);
 
-/* Empties the slot: truncation to 0, after which a rolling sequence starts afresh. */
+/* Empties the slot: its pages are free again, or forgotten where they are the caller's. */
 HEADWAY_API headway_status headway_kv_cache_reset(headway_kv_cache *cache, int64_t slot);
 
-/* Slot `to` becomes a copy of slot `from`, what it held is given up. Pages are shared, not copied;
+/* Slot `to` becomes a copy of another, `from`; what it held is given up. Pages are shared, not copied;
  * contiguous tokens are copied. */
 HEADWAY_API headway_status headway_kv_cache_fork(headway_kv_cache *cache, int64_t from, int64_t to);
 
 /* With caller_pages: the sequence's tokens are now in pages[0 .. count - 1], page i holding tokens i *
- * page_size and on (rolling: of the ring), `length` of them valid. The numbers are copied. Whether a
- * page may be written is the caller's to know. */
+ * page_size and on, `length` of them valid. The numbers are copied. Rolling: pages[p .. c - 1], of p
+ * pinned pages and c at capacity, are a ring, and page i >= c is pages[p + (i - p) % (c - p)]. Whether
+ * a page may be written is the caller's to know. */
 HEADWAY_API headway_status headway_kv_cache_set_pages(headway_kv_cache *cache, int64_t slot,
                                                       const int32_t *pages, int64_t count,
                                                       int64_t length);
@@ -284,8 +287,8 @@ typedef struct headway_kv_cache_state {
     size_t size;
     int64_t length;     /* tokens appended and not truncated */
     int64_t first;      /* the oldest that is kept behind the pinned ones; 0 unless rolling */
-    int64_t pages;      /* of the sequence */
-    int64_t pages_free; /* of the cache */
+    int64_t pages;      /* of the sequence; 0 when contiguous */
+    int64_t pages_free; /* of the cache; 0 when contiguous or the caller's */
     int64_t bytes;      /* of elements and scales, of the whole cache */
 } headway_kv_cache_state;
 
@@ -366,8 +369,8 @@ typedef struct headway_attention_params {
     const headway_tensor *query_positions, *key_positions;
     headway_kv_cache *cache;    /* NULL: none. headway_attention() only reads it */
     const int64_t *cache_slots; /* (B) the slot of each sequence; NULL: 0 .. B - 1 */
-    /* How many first keys all sequences of the batch have in common, of the same pages: they are then
-     * read once for all of them. Says nothing about the result. */
+    /* How many first keys all sequences of the batch have in common: as far as they lie in the same
+     * pages, they may be read once for all of them. Says nothing about the result. */
     int64_t shared_prefix;
     const headway_tensor *lse; /* output, F32 (B, Hq, Lq), any strides, or NULL */
     /* Output, F32, or NULL: the weights (B, Hq, Lq, Lk), or their mean over heads (B, Lq, Lk).
