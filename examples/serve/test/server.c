@@ -34,7 +34,7 @@ static void become(const char *program, const char *weights, const char *layer, 
                                           "--stop-seconds",
                                           "2",
                                           "--session-seconds",
-                                          "2"};
+                                          "20"};
     const char *arguments[MOST] = {program, "--weights", weights};
     char number[16];
     int count = 3;
