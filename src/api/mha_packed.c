@@ -222,6 +222,12 @@ static struct headway_mha layer_of(const headway_engine *engine, const struct he
     return layer;
 }
 
+static headway_status fail_damaged(const headway_engine *engine)
+{
+    return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                        "memory: a packed layer that is damaged: its sizes or its sum don't hold");
+}
+
 headway_status headway_mha_map_packed(const headway_engine *engine, const void *memory,
                                       size_t bytes, headway_mha **layer)
 {
@@ -234,13 +240,13 @@ headway_status headway_mha_map_packed(const headway_engine *engine, const void *
     HEADWAY_TRY(check_place(engine, memory, bytes, sizeof h));
     memcpy(&h, memory, sizeof h);
     HEADWAY_TRY(check_header(engine, &h, bytes));
+    if (!sizes_hold(&h))
+        return fail_damaged(engine);
     struct headway_mha mapped = layer_of(engine, &h);
-    if (!sizes_hold(&h) || headway_mha_plan(&mapped, at) != HEADWAY_OK ||
+    if (headway_mha_plan(&mapped, at) != HEADWAY_OK ||
         h.bytes != sizeof h + (uint64_t)at[PARTS] * sizeof(float) ||
         h.sum != headway_mha_packed_sum(memory, (size_t)h.bytes))
-        return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                            "memory: a packed layer that is damaged: its sizes or its sum don't "
-                            "hold");
+        return fail_damaged(engine);
     headway_mha_attach(&mapped, at, (const float *)memory + sizeof h / sizeof(float));
     headway_mha *made = headway_allocate(headway_engine_memory(engine), sizeof mapped);
     if (!made)
