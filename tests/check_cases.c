@@ -3,12 +3,53 @@
 #include "check_cases.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu/kernels.h"
 
 int quick;
+
+/* Cases of other programs, and what stands in these where they are. */
+static const struct {
+    const char *ids, *file, *text;
+} elsewhere[] = {
+    {"N01, N05, N13, N15", "check_cpu.c", "\"dump: %s\""},
+    {"N03", "CMakeLists.txt", "headway_emulated(Nehalem"},
+    {"N07", "check_cpu.c", "\"leaf 7 all ones"},
+    {"N09", "check_cpu.c", "\"HEADWAY_ISA=%s\""},
+    {"N11", "check_cpu.c", "threads create an engine at once"},
+    {"O01, O03", "check_concurrent.c", "%s: threads of this program"},
+    {"O05", "check_guest_threads.c", "%s: many host threads at once"},
+    {"O07", "check_guest_threads.c", "%s: OpenMP's limits"},
+    {"O13, V03", "CMakeLists.txt", "check_concurrent/plant"},
+    {"P01, P03", "check_guest_forks.c", "%s: a process that forks"},
+    {"P05, P07, P09", "check_load.c", "static void unload_under"},
+    {"P11", "check_cpu.c", "\"quota %d"},
+    {"P13", "check_guest_threads.c", "%s: a caller with a small stack"},
+    {"R03", "check_mha_cases.c", "R03 a batch as its parts"},
+    {"S01", "check_guest_modes.c", "static void check_mode"},
+    {"S05", "check_guest_modes.c", "%s: zeros raise no flag"},
+    {"V01", "check_files_choices.c", "locale/decimal comma"},
+};
+
+static void look_elsewhere(void)
+{
+    static char text[1 << 17], path[4096];
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
+        snprintf(path, sizeof path, HEADWAY_SOURCE_DIR "/tests/%s", elsewhere[i].file);
+        FILE *file = fopen(path, "r");
+        if (!file) {
+            check_skip("cases of other programs", "no sources");
+            return;
+        }
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+        if (check_case("%s, in %s", elsewhere[i].ids, elsewhere[i].file))
+            CHECK(strstr(text, elsewhere[i].text), "'%s' is not there", elsewhere[i].text);
+    }
+}
 
 struct answer answer_of(const struct subject *s, const struct problem *p)
 {
@@ -124,5 +165,6 @@ int main(int argc, char **argv)
         headway_engine_destroy(s.one);
         headway_engine_destroy(s.seven);
     }
+    look_elsewhere();
     return check_end();
 }

@@ -1,5 +1,6 @@
 /* Families L, and F, B, C, R again: what caches, storage types and decoding must not change. */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +84,45 @@ static void f03(const struct subject *s)
             expect_row(copy, &a, 0, 0.5, 1);
         answer_free(&a);
         problem_free(copy);
+    }
+}
+
+/* Rounded to bf16 as the bits say, to nearest and ties to even: every upper half of a float with lower
+ * ones around the middle, in heads of every size, so that all of a vector's places meet them. */
+static void f05(const struct subject *s)
+{
+    static const uint32_t known[][2] = {
+        {0x3e89ccd5, 0x3e8a}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82}};
+    static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (int64_t size = 1; size <= 33; size += quick ? 11 : 4) {
+        const int64_t tokens = 65536 * COUNT(lows) / size / (quick ? 16 : 1);
+        const struct way way = {.key = HEADWAY_BF16, .value = HEADWAY_BF16};
+        struct stored c = stored_make(s->one, &way, 1, 1, size, size, tokens);
+        float *x = malloc((size_t)(tokens * size) * sizeof *x);
+        if (!x)
+            exit(1);
+        for (int64_t n = 0; n < tokens * size; n++) {
+            const uint32_t bits = n < COUNT(known)
+                                      ? known[n][0]
+                                      : (uint32_t)(n / COUNT(lows)) << 16 | lows[n % COUNT(lows)];
+            memcpy(&x[n], &bits, sizeof bits);
+        }
+        stored_append(&c, 0, 1, &tokens, x, 0, x, 0);
+        const uint16_t *got = c.memory[0];
+        for (int64_t n = 0; c.cache && n < tokens * size; n++) {
+            uint32_t bits;
+            memcpy(&bits, &x[n], sizeof bits);
+            const uint32_t expected = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+            const int is_nan = (bits & 0x7fffffff) > 0x7f800000;
+            if (is_nan ? (got[n] & 0x7fff) <= 0x7f80 : got[n] != expected) {
+                CHECK(0, "%08x became %04x, expected %04x", (unsigned)bits, got[n],
+                      (unsigned)expected);
+                break;
+            }
+            CHECK(n >= COUNT(known) || got[n] == known[n][1], "%08x", (unsigned)bits);
+        }
+        free(x);
+        stored_free(&c);
     }
 }
 
@@ -569,9 +609,50 @@ static void r05(const struct subject *s)
     problem_free(p);
 }
 
+/* ---- O -----------------------------------------------------------------------------------------
+ */
+
+/* A cache that one thread makes and fills, another attends from after that one has ended, and a third
+ * destroys. */
+struct handed {
+    const struct subject *s;
+    struct stored stored;
+    float out[4];
+    int step;
+};
+
+static void *take_a_step(void *context)
+{
+    static const struct way way = {.page = 2, .key = HEADWAY_F16, .value = HEADWAY_F16};
+    static const float tokens[3 * 4] = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4};
+    struct handed *h = context;
+    const int64_t three = 3;
+    if (h->step == 0) {
+        h->stored = stored_make(h->s->one, &way, 1, 1, 4, 4, 4);
+        stored_append(&h->stored, 0, 1, &three, tokens, 0, tokens, 0);
+    } else if (h->step == 1)
+        CHECK(attend_one(h->s, h->stored.cache, NULL, h->out) == HEADWAY_OK, "attend");
+    else
+        stored_free(&h->stored);
+    return NULL;
+}
+
+static void o11(const struct subject *s)
+{
+    struct handed h = {.s = s};
+    for (; h.step < 3; h.step++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, take_a_step, &h) == 0, "no thread");
+        pthread_join(thread, NULL);
+    }
+    for (int d = 0; d < 4; d++)
+        CHECK(h.out[d] == (float)(d + 1), "element %d is %g", d, (double)h.out[d]);
+}
+
 const struct entry cache_cases[] = {
     {"F01", "scores that no half holds", f01},
     {"F03", "a long sum of narrow values", f03},
+    {"F05", "roundings to bf16, wherever in a vector", f05},
     {"F07", "every tail, in every storage", f07},
     {"B11", "masks with holes, past and new", b11},
     {"C07", "later tokens do not leak through a cache", c07},
@@ -588,5 +669,6 @@ const struct entry cache_cases[] = {
     {"L19", "capacity beyond the length", l19},
     {"R01", "decoding on 1 to 16 threads", r01},
     {"R05", "rows and sequences alone and beside others", r05},
+    {"O11", "made, used and destroyed by three threads", o11},
     {0},
 };
