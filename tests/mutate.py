@@ -47,7 +47,8 @@ FAULTS = [
         ("the first key's range is not looked at", "src/core/attend_block.c",
          "l->first_max > block->start ||", "l->first_max > block->start + 1 ||"),
         ("a range's end is not looked at in a block's last key", "src/core/attend_block.c",
-         "l->last_min < block->start + block->count;", "l->last_min + 1 < block->start + block->count;"),
+         "l->last_min < block->start + block->count);",
+         "l->last_min + 1 < block->start + block->count);"),
         # masks
         ("a shared line of a bool mask the wrong way round", "src/core/mask.c",
          "at[0][j * stride] ? live : 0", "at[0][j * stride] ? 0 : live"),
@@ -95,8 +96,8 @@ FAULTS = [
         ("ALiBi of a layer's own keys", "src/core/attend_block.c",
          "sloped = t->p->slopes && block->start < t->p->keys;", "sloped = t->p->slopes != NULL;"),
         ("sinks of the first group of heads for all", "src/core/attend_block.c",
-         "t->p->sinks[l->head + (l->start + lane) % l->group]",
-         "t->p->sinks[(l->start + lane) % l->group]"),
+         "t->p->sinks[headway_lane_head(l, lane)] * HEADWAY",
+         "t->p->sinks[headway_lane_head(l, lane) - l->head] * HEADWAY"),
         ("a sink lets values show in a row of scores of -inf", "src/core/attend_block.c",
          "t->whole.top[lane] == -INFINITY && d <", "lane < 0 && d <"),
         ("the bias is inside the softcap", "arch/scalar/softmax_scalar.c",
@@ -142,9 +143,60 @@ FAULTS = [
         ("long factors at the original length", "src/core/rope.c",
          "longer = c->positions > c->original", "longer = c->positions >= c->original"),
         ("a layer's own value is its own key", "src/api/mha.c",
-         "layer->more[i] + h * floats", "layer->more[KEY] + h * floats"),
+         "{(float *)layer->more[i], 0,", "{(float *)layer->more[KEY], 0,"),
         ("a projection's bias is added with every piece", "src/core/linear.c",
          "end == linear->inputs && linear->bias ?", "linear->bias ?"),
+        # caches
+        ("the ring begins at the first page", "src/core/cache.h",
+         "store->fixed + (page - store->fixed) %", "(page - store->fixed) %"),
+        ("tokens lie in the pages of the first slot", "src/core/cache.c",
+         "const int32_t *table = store->tables + slot * store->entries;",
+         "const int32_t *table = store->tables;"),
+        ("rows of a page that begins in its middle", "src/core/cache.c",
+         "page++, at = 0", "page++"),
+        ("the scales of the first head for all", "src/core/cache.c",
+         "pool->scale[number * pool->scale_page + head * pool->scale_head +",
+         "pool->scale[number * pool->scale_page +"),
+        ("a shared page is written where it lies", "src/api/kv_cache_pages.c",
+         "if (page >= 0 && c->shares[page] < 2)\n        return;",
+         "if (page >= 0)\n        return;"),
+        ("a shared page is not copied before it is written", "src/api/kv_cache_pages.c",
+         "copy_place(c, page, *entry, at);", "(void)page;"),
+        ("a fork is not counted", "src/api/kv_cache_pages.c",
+         "cache->shares[page]++;", "cache->shares[page] += 0;"),
+        ("lengths stay after an append", "src/api/kv_cache_pages.c",
+         "cache->lengths[slot] += headway_more(grow, b);", "cache->lengths[slot] += 0;"),
+        ("the ring forgets a token too late", "src/api/kv_cache_pages.c",
+         "headway_more(grow, b) - ring_of(cache);", "headway_more(grow, b) - ring_of(cache) - 1;"),
+        ("truncation leaves the length", "src/api/kv_cache.c",
+         "cache->lengths[slot] = length;\n    if (cache->first[slot] > length)",
+         "if (cache->first[slot] > length)"),
+        ("one token more than the capacity", "src/api/kv_cache_pages.c",
+         "!c->rolling && more > c->capacity - length)",
+         "!c->rolling && more > c->capacity - length + 1)"),
+        ("the slots of the caller are not looked at", "src/core/mask.c",
+         "return cached->slots ? cached->slots[b] : b;", "return b;"),
+        ("new tokens are not counted among a row's keys", "src/core/mask.c",
+         "headway_slot(cached, b)] + headway_more(cached, b);", "headway_slot(cached, b)];"),
+        ("keys that lie in every window end a key early", "src/core/mask.c",
+         "headway_at_most(problem->window_first, keys)",
+         "headway_at_most(problem->window_first - 1, keys)"),
+        ("causality is forgotten beside a window", "src/core/mask.c",
+         "clamp(place_of(headway_row_offset(problem, l->b), row + 1), keys));", "keys);"),
+        ("more keys than a cached sequence has may be seen", "src/api/check_cache.c",
+         "params->key_lengths[b] > most)", "params->key_lengths[b] > most + 1)"),
+        ("a shared prefix is believed", "src/api/check_cache.c",
+         "table[page] == other[page])", "page >= 0)"),
+        ("a row of a ring may see what is gone", "src/api/check_cache.c",
+         "return from >= end || end <= c->pinned || from >= first;", "return 1;"),
+        ("lanes that are not there are scored", "arch/scalar/few_scalar.c",
+         "l < g->n ? sum[l] : 0.0f", "sum[0]"),
+        ("an int8 is not scaled", "src/cpu/widen.h",
+         "return (float)((const int8_t *)row)[p] * scale;", "return (float)((const int8_t *)row)[p];"),
+        ("positions of a cached sequence start over", "src/api/mha.c",
+         "f->places[KEY].cached = &p->cached;", "f->places[KEY].cached = NULL;"),
+        ("of split keys a piece's first segment alone is computed", "src/core/attend_tile.c",
+         "(piece + 1) * plan->stored / plan->pieces;", "first + 1;"),
         # checks
         ("a window of -2", "src/api/check_params.c", "if (given < -1)", "if (given < -2)"),
         ("a length one too large", "src/api/check_params.c",
@@ -162,7 +214,7 @@ FAULTS = [
 ROWS = ["avx2", "scalar"]
 TESTS = (
     [["check_kernels", "--isa", row, "--quick"] for row in ROWS]
-    + [["check_api"]]
+    + [["check_api"], ["check_cache", "--quick"]]
     + [["check_attention", "--isa", row, "--quick"] for row in ROWS]
     + [["check_mha", "--isa", row, "--quick"] for row in ROWS]
     + [["check_reference"], ["check_cases", "--quick"], ["check_property", "--seconds", "20"]]
@@ -196,7 +248,8 @@ class Copy:
 
     def caught_by(self, file):
         """The first test that fails, with how it does; None when all pass."""
-        first = "check_kernels" if file.startswith("arch") else \
+        first = "check_cache" if "cache" in file else \
+            "check_kernels" if file.startswith("arch") else \
             "check_api" if "api/check" in file else \
             "check_mha" if "rope" in file or "mha" in file or "linear" in file else "check_attention"
         for test in sorted(TESTS, key=lambda test: test[0] != first):
