@@ -2,7 +2,8 @@
  * outputs, as the layer runs it; up to 64 tokens its weights come from memory.
  * kernels/<kernel>/<isa>/<sizes>: one kernel on data in cache, one thread. GFLOPS of the GEMMs are
  * as usual; the softmax is counted as 20 operations an element (what exp_poly.h, maximum and sum
- * take); pack and unpack, which compute nothing, are counted in bytes. */
+ * take); pack and unpack, which compute nothing, are counted in bytes; dot and mix, a block of stored
+ * keys or values against few lanes, in both. */
 #include "attention.h"
 
 #include <algorithm>
@@ -217,6 +218,88 @@ void unpack(Prepared &made, int64_t D)
                 made.error = "FAIL: an unpacked value is another";
 }
 
+struct Few {
+    Floats floats, panel, sums, rescale;
+    std::vector<uint8_t> stored;
+    std::vector<const void *> row;
+    std::vector<float> scale;
+    headway_rows rows{};
+    headway_dot dot{};
+    headway_mix mix{};
+};
+
+/* A block's rows of one head of 12, kept as `storage` says; `floats` are their values. */
+std::shared_ptr<Few> make_few(const headway_row *row, headway_storage storage, int n, int64_t D)
+{
+    auto made = std::make_shared<Few>();
+    const int width = row->lanes * ((n + row->lanes - 1) / row->lanes);
+    const int64_t size = storage == HEADWAY_STORED_F32 ? 4 : storage == HEADWAY_STORED_I8 ? 1 : 2;
+    made->floats = normal(keys * D, 1);
+    made->panel = normal(std::max<int64_t>(keys, D) * width, 2);
+    made->sums = normal(std::max<int64_t>(keys * width, n * D), 3);
+    made->rescale = bench::floats(n);
+    std::fill_n(made->rescale.get(), n, 0.5f);
+    made->stored.resize(size_t(keys * D * size));
+    made->scale.resize(keys);
+    for (int64_t j = 0; j < keys; j++) {
+        void *at = made->stored.data() + j * D * size;
+        float *line = made->floats.get() + j * D;
+        row->narrow(at, line, D, storage, &made->scale[size_t(j)]);
+        row->widen(line, at, D, storage, made->scale[size_t(j)]);
+        made->row.push_back(at);
+    }
+    made->rows = {made->row.data(), nullptr, made->scale.data(), keys, storage};
+    made->dot = {&made->rows, n, width, D, made->panel.get(), made->sums.get()};
+    made->mix = {&made->rows,      n, width, D, made->panel.get(), made->rescale.get(), 0,
+                 made->sums.get(), D};
+    return made;
+}
+
+void dot(Prepared &made, headway_storage storage, int n, int64_t D)
+{
+    const headway_row *row = made.row;
+    auto few = make_few(row, storage, n, D);
+    const int64_t width = few->dot.width;
+    std::vector<double> sums(size_t(keys * width)), bounds(sums.size());
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t l = 0; l < n; l++)
+            for (int64_t p = 0; p < D; p++) {
+                const double key = double(few->floats[j * D + p]);
+                const double product = key * double(few->panel[p * width + l]);
+                sums[size_t(j * width + l)] += product;
+                bounds[size_t(j * width + l)] += double(D + 1) * 0x1p-24 * std::fabs(product);
+            }
+    row->dot(&few->dot);
+    made.error = bench::compare(few->sums.get(), sums.data(), bounds.data(), 0, keys * width);
+    made.flops = 2.0 * double(keys * n * D);
+    made.bytes = double(few->stored.size());
+    made.run = [=] { row->dot(&few->dot); };
+}
+
+void mix(Prepared &made, headway_storage storage, int n, int64_t D)
+{
+    const headway_row *row = made.row;
+    auto few = make_few(row, storage, n, D);
+    std::vector<double> sums(size_t(n * D)), bounds(sums.size());
+    for (int64_t l = 0; l < n; l++)
+        for (int64_t d = 0; d < D; d++) {
+            double sum = double(few->sums[l * D + d] * 0.5f), size = std::fabs(sum);
+            for (int64_t j = 0; j < keys; j++) {
+                const double value = double(few->floats[j * D + d]);
+                const double product = value * double(few->panel[j * few->mix.width + l]);
+                sum += product;
+                size += std::fabs(product);
+            }
+            sums[size_t(l * D + d)] = sum;
+            bounds[size_t(l * D + d)] = double(keys + 1) * 0x1p-24 * size;
+        }
+    row->mix(&few->mix);
+    made.error = bench::compare(few->sums.get(), sums.data(), bounds.data(), 0, n * D);
+    made.flops = 2.0 * double(keys * n * D);
+    made.bytes = double(few->stored.size());
+    made.run = [=] { row->mix(&few->mix); };
+}
+
 /* A projection of N outputs and K inputs, packed several times over where it shall not stay in a
  * cache: a run takes the next copy, and all of them exceed the last level twice. */
 struct Linear {
@@ -360,6 +443,15 @@ int main(int argc, char **argv)
     for (int64_t m : {1, 16, 128})
         cases.push_back({"projection", "m" + std::to_string(m) + "k768",
                          [m](Prepared &made) { projection(made, m, 768); }});
+    const char *const stored[] = {"f32", "f16", "bf16", "i8"};
+    for (int storage = HEADWAY_STORED_F32; storage <= HEADWAY_STORED_I8; storage++)
+        for (int n : {1, 4, 8}) {
+            const auto kept = static_cast<headway_storage>(storage);
+            const std::string sizes =
+                std::string(stored[storage]) + "n" + std::to_string(n) + "d128";
+            cases.push_back({"dot", sizes, [=](Prepared &made) { dot(made, kept, n, 128); }});
+            cases.push_back({"mix", sizes, [=](Prepared &made) { mix(made, kept, n, 128); }});
+        }
     cases.push_back({"softmax", "keys128", [](Prepared &made) { softmax(made, keys); }});
     std::stable_sort(cases.begin(), cases.end(),
                      [](const Case &a, const Case &b) { return a.kernel < b.kernel; });
