@@ -220,6 +220,68 @@ static void check_create(void)
     headway_kv_cache_destroy(NULL);
 }
 
+/* Memory that is counted, and may run out. */
+struct memory {
+    int64_t given, taken, bytes,
+        left; /* allocations: made, returned; their bytes; before there is none */
+};
+
+static void *give(void *context, size_t bytes)
+{
+    struct memory *m = context;
+    if (m->left-- <= 0)
+        return NULL;
+    m->given++;
+    m->bytes += (int64_t)bytes;
+    return malloc(bytes);
+}
+
+static void take(void *context, void *memory, size_t bytes)
+{
+    struct memory *m = context;
+    m->taken++;
+    m->bytes -= (int64_t)bytes;
+    free(memory);
+}
+
+static void check_memory(void)
+{
+    struct memory memory = {.left = 100};
+    headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
+    headway_engine *own = NULL;
+    const headway_engine *before = engine;
+    if (!check_case("create: memory"))
+        return;
+    config.allocate = give;
+    config.release = take;
+    config.memory_context = &memory;
+    config.threads = 1;
+    CHECK(headway_engine_create(&config, &own) == HEADWAY_OK, "engine");
+    engine = own;
+    for (int n = 0; own && n < 4; n++) {
+        headway_kv_cache_config cache =
+            config_make(3, 8, n % 2 ? 4 : 0, HEADWAY_I8, n / 2 ? HEADWAY_F32 : HEADWAY_BF16);
+        const struct memory at_first = memory;
+        memory.left = 0;
+        refuse_config(&cache, HEADWAY_ERROR_MEMORY, "cache: no memory for");
+        CHECK(memory.given == memory.taken + at_first.given - at_first.taken,
+              "a refusal keeps some");
+        memory.left = 1;
+        headway_kv_cache *made = cache_make(own, &cache);
+        CHECK(memory.given == at_first.given + 1, "more than one allocation");
+        memory.left = 0;
+        CHECK(append_tokens(made, &cache, 1, 0, 0, 7) == HEADWAY_OK, "append takes memory");
+        CHECK(headway_kv_cache_fork(made, 0, 1) == HEADWAY_OK, "fork takes memory");
+        headway_kv_cache_destroy(made);
+        CHECK(memory.bytes == at_first.bytes, "%lld bytes stay behind",
+              (long long)(memory.bytes - at_first.bytes));
+        memory.left = 100;
+    }
+    headway_engine_destroy(own);
+    CHECK(memory.bytes == 0 && memory.given == memory.taken, "the engine's");
+    engine = before;
+}
+
 /* ---- calls ------------------------------------------------------------------------------------
  */
 
@@ -423,6 +485,7 @@ void check_arguments(void)
 {
     engine = rows[0].engine[0];
     check_create();
+    check_memory();
     check_append();
     check_slots();
     check_read();
