@@ -201,15 +201,6 @@ struct keys {
     int live;
 };
 
-/* Asks for a share of those ahead, whole rows in order, which is how the memory likes it. */
-INLINE int prefetch(const struct keys *keys, int asked, int end, int64_t bytes)
-{
-    for (; asked < end; asked++)
-        for (int64_t b = 0; b < bytes; b += HEADWAY_FEW_LINE_BYTES)
-            _mm_prefetch((const char *)keys->ahead[asked] + b, _MM_HINT_T1);
-    return asked;
-}
-
 /* All whole steps, of which there is one at least. The next words are gathered between the
  * multiply-adds of the latest: neither waits for the other then. */
 INLINE void multiply_steps(const int n, const int groups, const enum headway_storage storage,
@@ -217,14 +208,16 @@ INLINE void multiply_steps(const int n, const int groups, const enum headway_sto
 {
     const int64_t steps = bytes / STEP;
     __m512 words[2][WORDS], fresh[WORDS];
-    int asked = 0;
 
     EACH(i, 2, groups)
         gather(storage, words[i], keys->row + i * LANES, 0);
     for (int64_t i = 0; i < steps; i++) {
         const int64_t next = (i + 1 < steps ? i + 1 : i) * STEP;
         if (keys->ahead)
-            asked = prefetch(keys, asked, (int)((i + 1) * keys->live / steps), bytes);
+            UNROLL
+            for (int j = 0; j < LANES / 2 * groups; j++)
+                _mm_prefetch((const char *)keys->ahead[i % 2 * LANES / 2 * groups + j] + i * STEP,
+                             _MM_HINT_T1);
         EACH(c, WORDS / 2, WORDS / 2)
             multiply(n, groups, storage, s, width, words, c);
         gather(storage, fresh, keys->row, next);
@@ -284,7 +277,9 @@ static void fill_up(struct last *last, const struct keys *keys, int most)
 /* 32 keys at a time while the registers hold their sums. */
 INLINE void dot_lanes(const int n, const enum headway_storage storage, const struct headway_dot *g)
 {
-    const int groups = n <= 4 ? 2 : 1, most = groups * LANES;
+    /* Floats come from memory more evenly with fewer rows at a time. */
+    const int groups = n <= 4 && storage != HEADWAY_STORED_F32 ? 2 : 1;
+    const int most = groups * LANES;
     const struct headway_rows *rows = g->keys;
     struct last last;
 
