@@ -207,7 +207,7 @@ void expect_tokens(const headway_kv_cache *cache, const headway_kv_cache_config 
 
 static size_t part_of(const headway_kv_cache *cache, int part, const void **at)
 {
-    const headway_tensor *t = &cache->memory[part - 1];
+    const headway_tensor *t = &cache->memory[part > 0 ? part - 1 : 0];
     int64_t low = 0, high = 0;
     *at = cache;
     if (part == 0)

@@ -402,7 +402,8 @@ headway_status headway_kv_cache_set_pages(headway_kv_cache *cache, int64_t slot,
                             "length: %lld, expected 0..%lld (what the pages and the capacity hold)",
                             (long long)length, (long long)room);
     headway_cache_empty(cache, slot);
-    memcpy(cache->tables + slot * store->entries, pages, (size_t)count * sizeof *pages);
+    if (count > 0)
+        memcpy(cache->tables + slot * store->entries, pages, (size_t)count * sizeof *pages);
     cache->lengths[slot] = length;
     if (length > cache->capacity)
         cache->first[slot] = length - (cache->capacity - cache->pinned);
