@@ -15,6 +15,7 @@
 #define PACKED                                                                                     \
     "attend --query cacheq.npy --key cachek.npy --value cachev.npy --query-offsets cacheqs.npy "   \
     "--key-offsets cacheks.npy "
+#define BHLD "attend --query cacheqb.npy --key cachekb.npy --value cachevb.npy --layout bhld "
 #define PACKED_LAYER LAYER "--query-offsets cachels.npy "
 #define MANY                                                                                       \
     "--window 3,1 --interval both.npy --softcap 1.5 --alibi default --sink sinks.npy --mask "      \
@@ -32,6 +33,9 @@ static void write_files(void)
     cli_write("cacheq.npy", ARRAY_F32, 3, (int64_t[]){9, 4, 8}, values);
     cli_write("cachek.npy", ARRAY_F32, 3, (int64_t[]){10, 2, 8}, values + 31);
     cli_write("cachev.npy", ARRAY_F32, 3, (int64_t[]){10, 2, 6}, values + 77);
+    cli_write("cacheqb.npy", ARRAY_F32, 4, (int64_t[]){2, 4, 5, 8}, values);
+    cli_write("cachekb.npy", ARRAY_F32, 4, (int64_t[]){2, 2, 7, 8}, values + 9);
+    cli_write("cachevb.npy", ARRAY_F32, 4, (int64_t[]){2, 2, 7, 6}, values + 13);
     cli_write("cacheqs.npy", ARRAY_I32, 1, (int64_t[]){5}, (double[]){0, 1, 6, 6, 9});
     cli_write("cacheks.npy", ARRAY_I32, 1, (int64_t[]){5}, (double[]){0, 4, 4, 7, 10});
     cli_write("cachels.npy", ARRAY_I32, 1, (int64_t[]){4}, (double[]){0, 2, 2, 5});
@@ -101,7 +105,7 @@ static void attends(void)
         ATTEND "--mask cachem2.npy --causal bottom-right ",
         ATTEND "--mask cachemk.npy ",
         "attend --query q16.npy --key k16.npy --value v16.npy --causal bottom-right ",
-        "attend --query qt.npy --key kt.npy --value vt.npy --layout bhld --causal 2 ",
+        BHLD "--causal 2 ",
         "attend --query q3.npy --key k3.npy --value v3.npy --heads 4 ",
         "attend --query q2.npy --key k2.npy --value v2.npy --heads 4 ",
         PACKED,
@@ -166,6 +170,10 @@ static void expect(const char *words, int status, const char *printed)
 
 #define OUTPUTS "--lse l.npy --probs p.npy --probs-mean m.npy "
 #define CHECKED "check --weights layer.safetensors --input q2.npy --heads 4 "
+#define CHECKED_TORCH "check --weights torch.safetensors --input q2.npy --heads 4 --add-zero-attn "
+#define CHECKED_PACKED                                                                             \
+    "check --query cacheq.npy --key cachek.npy --value cachev.npy --query-offsets cacheqs.npy "    \
+    "--key-offsets cacheks.npy "
 
 static void checks(void)
 {
@@ -180,10 +188,8 @@ static void checks(void)
         CHECKED OUTPUTS "--cache-dtype f16 --decode 2 --causal top-left --rope 1e4 ",
         CHECKED OUTPUTS "--cache-dtype int8 --cache paged:2 --append 2 --rope 1e4 --offset 1 ",
         CHECKED OUTPUTS "--cache-dtype bf16,int8 --key k2w.npy --causal bottom-right ",
-        "check --weights torch.safetensors --input q2.npy --heads 4 --add-zero-attn "
-        "--cache-dtype f16 " OUTPUTS,
-        "check --query cacheq.npy --key cachek.npy --value cachev.npy --query-offsets cacheqs.npy "
-        "--key-offsets cacheks.npy --cache-dtype int8 --append 2 --lse l.npy",
+        CHECKED_TORCH OUTPUTS "--cache-dtype f16 ",
+        CHECKED_PACKED "--cache-dtype int8 --append 2 --lse l.npy",
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         expect(table[i], 0, ": ok\n");
