@@ -350,14 +350,25 @@ static int64_t next_count(enum arrival arrival, int64_t left, uint64_t *random)
     return count < left ? count : left;
 }
 
+/* The first `shared` tokens of all sequences come once, and the others' slots begin as copies. */
 static void serve_all(const headway_engine *engine, const struct served *v, const struct store *m,
-                      enum arrival arrival, unsigned turn)
+                      enum arrival arrival, unsigned turn, int64_t shared)
 {
     headway_mha *mha = layer_create(engine, v->l, STORED_PLAIN);
     struct step step = {.packed = (int)(turn & 1), .explicit_positions = (int)(turn >> 1 & 1)};
     uint64_t random = turn + 1;
     for (int b = 0; b < v->count; b++)
         step.slots[b] = (b + turn) % v->count;
+    if (shared > 0) {
+        step.count[0] = shared;
+        serve_step(engine, mha, m, v, &step);
+        for (int b = 0; b < v->count; b++)
+            CHECK(b == 0 ||
+                      headway_kv_cache_fork(m->cache, step.slots[0], step.slots[b]) == HEADWAY_OK,
+                  "no fork");
+        for (int b = 0; b < v->count; b++)
+            step.past[b] = shared;
+    }
     for (int64_t left = 1; left > 0 && check_case_failures() == 0;) {
         left = 0;
         for (int b = 0; b < v->count; b++) {
@@ -408,11 +419,35 @@ static void check_arrivals(const struct subject *s, const headway_engine *scalar
                 config.capacity = length[0] > 150 ? length[0] : 150;
                 config.page_size = pages[p];
                 struct store m = store_make(s->engines[0], v.l, &config);
-                serve_all(s->engines[turn / 2 % 2], &v, &m, (enum arrival)arrival, turn);
+                serve_all(s->engines[turn / 2 % 2], &v, &m, (enum arrival)arrival, turn, 0);
                 store_free(&m);
             }
         served_free(&v);
     }
+}
+
+/* Sequences that begin alike share pages, and copy what one of them writes. */
+static void check_shared(const struct subject *s, const headway_engine *scalar)
+{
+    static const int64_t lengths[] = {60, 150, 22, 90};
+    const int64_t shared = 21;
+    struct served v = served_make(HALF | MORE, &shapes[0], lengths, SEQUENCES);
+    for (int b = 1; b < SEQUENCES; b++)
+        memcpy(v.x[b], v.x[0], (size_t)(shared * v.width) * sizeof(float));
+    serve_alone(scalar, &v);
+    v.params.shared_prefix = shared;
+    for (int p = 0; p < COUNT(pages); p++) {
+        headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
+        if (!check_case("%s: tokens in shared pages of %lld", s->isa, (long long)pages[p]))
+            continue;
+        config.sequences = SEQUENCES;
+        config.capacity = 150;
+        config.page_size = pages[p];
+        struct store m = store_make(s->engines[0], v.l, &config);
+        serve_all(s->engines[p / 2 % 2], &v, &m, p % 3 ? MIXED : ONE_BY_ONE, (unsigned)p, shared);
+        store_free(&m);
+    }
+    served_free(&v);
 }
 
 /* A rolling cache that keeps what windows see: the same rows as if all were kept. */
@@ -434,7 +469,7 @@ static void check_rolling(const struct subject *s, const headway_engine *scalar)
             config.pinned = first ? 16 : 0;
             config.capacity = 16 * first + (arrival == MIXED ? 192 : 48);
             struct store m = store_make(s->engines[0], v.l, &config);
-            serve_all(s->engines[first], &v, &m, (enum arrival)arrival, (unsigned)arrival);
+            serve_all(s->engines[first], &v, &m, (enum arrival)arrival, (unsigned)arrival, 0);
             store_free(&m);
         }
         served_free(&v);
@@ -804,6 +839,7 @@ static void check_late_refusals(const struct subject *s, const headway_engine *s
 void check_layer_cache(const struct subject *s, const headway_engine *scalar)
 {
     check_arrivals(s, scalar);
+    check_shared(s, scalar);
     check_rolling(s, scalar);
     check_storage(s);
     check_cross(s, scalar);
