@@ -42,7 +42,10 @@ flags=$(grep -rlE -e '-march=nati[v]e|-ffast-mat[h]|-Ofas[t]|-funsafe-mat[h]|-md
 
 for file in $(find src include bench examples -name '*.[ch]' -o -name '*.cpp'); do
     lines=$(wc -l <"$file")
-    [ "$lines" -le 500 ] || fail "$file has $lines lines, at most 500 are allowed"
+    # What is public is in one header.
+    most=500
+    [ "$file" != include/headway/headway.h ] || most=700
+    [ "$lines" -le $most ] || fail "$file has $lines lines, at most $most are allowed"
 done
 for file in $(find arch tests -name '*.[ch]'); do
     lines=$(wc -l <"$file")
