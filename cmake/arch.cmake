@@ -41,6 +41,10 @@ function(headway_arch name)
     target_link_libraries(headway_row_${name} PRIVATE headway_flags)
     # Kernels unroll what they want unrolled; -O3 has ideas of its own.
     target_compile_options(headway_row_${name} PRIVATE ${arch_FLAGS} $<$<CONFIG:Release>:-O2>)
+    if(HEADWAY_SANITIZE)
+        # The checks of all that is unrolled take gcc minutes at -O2.
+        target_compile_options(headway_row_${name} PRIVATE -O1)
+    endif()
     if(HEADWAY_FUZZ)
         # Clang takes many minutes to optimise the checks of all that is unrolled.
         target_compile_options(headway_row_${name} PRIVATE -O0)
