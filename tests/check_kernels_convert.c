@@ -271,7 +271,7 @@ static void narrow_bytes(struct subject *s, const float *given, int count, int a
         /* Half a step, and the rounding of scale, its inverse and the product. */
         const double error = fabs((double)stored[j] * (double)*scale - (double)given[j]);
         const double bound = (double)most / 254 * (1 + 0x1p-14);
-        CHECK(!times || error <= bound, "%s: element %d is %a off", s->label, j, error);
+        CHECK(times == 0 || error <= bound, "%s: element %d is %a off", s->label, j, error);
     }
     check_guard_free(stored);
     check_guard_free(scale);

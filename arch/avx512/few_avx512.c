@@ -1,8 +1,8 @@
 /* Few lanes for AVX-512, on rows as they are stored.
  *
- * dot: lanes over 16 keys. 32 bytes of each of them are transposed as 32-bit words, which costs one
- * word of two halves or four bytes what it costs one float, and widened after that. A processor
- * that loads one vector a cycle, broadcasts included, is kept busy by 32 keys that share them.
+ * dot: lanes over 16 keys, or twice 16 that share the broadcasts of the query. 32 bytes of each key
+ * are transposed as 32-bit words, two halves or four bytes for what one float costs, and widened
+ * after that.
  * mix: lanes over the columns of the values; the sums of 16 keys stay in registers, and in level 1
  * of the cache between one 16 keys and the next, so that a row of values is read in one go.
  */
