@@ -1,5 +1,5 @@
-/* headway_kv_cache: made, destroyed, asked, and its sequences as a whole. Its tokens are kv_cache_tokens.c's,
- * its pages kv_cache_pages.c's. */
+/* headway_kv_cache: made, destroyed, asked, and its sequences as a whole. Its tokens are
+ * kv_cache_tokens.c's, its pages kv_cache_pages.c's. */
 #include "api/kv_cache.h"
 
 #include <string.h>
@@ -239,6 +239,18 @@ static void set_pool(struct headway_pool *pool, const headway_tensor *elements,
     pool->scale_token = scales->rank ? headway_stride(scales, 2) : 0;
 }
 
+/* Pages lie head by head: those of a sequence that came one after the other are then one stream for
+ * each head, and don't share their places in the processor's caches. */
+static headway_tensor own_tensor(void *data, const headway_tensor *of, int contiguous)
+{
+    headway_tensor tensor = headway_tensor_dense(data, of->dtype, of->rank, of->shape);
+    if (!contiguous) {
+        tensor.stride[0] = tensor.stride[1];
+        tensor.stride[1] *= of->shape[0];
+    }
+    return tensor;
+}
+
 /* The draft becomes a cache of empty sequences in `block`. */
 static headway_kv_cache *settle(const struct draft *d, char *block)
 {
@@ -253,8 +265,7 @@ static headway_kv_cache *settle(const struct draft *d, char *block)
     c->free = (int32_t *)(block + d->free);
     for (int i = 0; c->own && i < HEADWAY_CACHE_TENSORS; i++)
         if (c->memory[i].rank)
-            c->memory[i] = headway_tensor_dense(block + d->at[i], c->memory[i].dtype,
-                                                c->memory[i].rank, d->cache.memory[i].shape);
+            c->memory[i] = own_tensor(block + d->at[i], &d->cache.memory[i], c->contiguous);
     set_pool(&c->store.key, &c->memory[HEADWAY_CACHE_KEY], &c->memory[HEADWAY_CACHE_KEY_SCALE]);
     set_pool(&c->store.value, &c->memory[HEADWAY_CACHE_VALUE],
              &c->memory[HEADWAY_CACHE_VALUE_SCALE]);
