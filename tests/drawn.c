@@ -270,7 +270,7 @@ struct drawn drawn_draw(uint64_t seed, double cost, int layer)
     /* Some problems have many options, some few. */
     const int64_t rarity = 2 + below(&random, 5);
     for (int i = DRAW_CAUSAL; i < DRAW_FIELDS; i++) {
-        const int64_t low = fields[i].low, choices = fields[i].high - low + 1;
+        const int64_t low = fields[i].low;
         if (below(&random, rarity) != 0 || (i >= DRAW_LAYER && i <= DRAW_OUT_WIDTH) ||
             i == DRAW_ROPE_SIZE)
             continue;
@@ -283,7 +283,7 @@ struct drawn drawn_draw(uint64_t seed, double cost, int layer)
         else if (i == DRAW_MASK_FULL)
             f[i] = below(&random, 16);
         else
-            f[i] = low + below(&random, choices);
+            f[i] = low + below(&random, fields[i].high - low + 1);
     }
     if (layer)
         draw_layer(f, &random);
