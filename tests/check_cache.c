@@ -1,9 +1,10 @@
-/* Caches of keys and values: every call, its errors, what is written and read, and attention from them.
+/* Caches of keys and values: every call, its errors, what is written and read, and attention from
+ * them.
  *
  *   check_cache [--isa NAME] [--case TEXT] [--quick]
  *   check_cache --seconds N [--seed S]        random operations against a model, for N seconds
  *   check_cache --seconds 1 --case "..."      that sequence of operations
- *   check_cache --seconds N --plant 1         with a fault in the model, which must be found and shrunk
+ *   check_cache --seconds N --plant 1         with a fault in the model, to be found and shrunk
  */
 #include "check_cache.h"
 

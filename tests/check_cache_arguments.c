@@ -1,5 +1,5 @@
-/* Wrong arguments of every call with a cache: the status, that the text names the argument, that nothing
- * changed. */
+/* Wrong arguments of every call with a cache: the status, that the text names the argument, that
+ * nothing changed. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,167 +30,171 @@ static void refuse_config(const headway_kv_cache_config *config, headway_status 
     CHECK(cache == (headway_kv_cache *)&engine, "%s: *cache was written", words);
 }
 
+static const struct {
+    const char *words;
+    headway_status status;
+    int64_t sequences, kv_heads, head_size, value_head_size, capacity, page_size, pages, pinned;
+    int rolling, caller_pages;
+} sizes[] = {
+    {"sequences: 0", HEADWAY_ERROR_ARGUMENT, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+    {"sequences: -1", HEADWAY_ERROR_ARGUMENT, -1, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+    {"kv_heads: 0", HEADWAY_ERROR_ARGUMENT, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0},
+    {"head_size: 0", HEADWAY_ERROR_ARGUMENT, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0},
+    {"value_head_size: -1", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, -1, 1, 0, 0, 0, 0, 0},
+    {"capacity: 0", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0},
+    {"pages: -1", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 1, 4, -1, 0, 0, 0},
+    {"page_size: 3", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 3, 0, 0, 0, 0},
+    {"page_size: 512", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 512, 0, 0, 0, 0},
+    {"page_size: -1", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, -1, 0, 0, 0, 0},
+    {"pages: 2 without page_size", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 0, 2, 0, 0, 0},
+    {"caller_pages: 1 without", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 0, 0, 0, 0, 1},
+    {"capacity: 9", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 9, 4, 0, 0, 1, 0},
+    {"pinned: 4", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, 4, 0, 0},
+    {"pinned: 4", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 0, 0, 4, 1, 0},
+    {"pinned: 8", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, 8, 1, 0},
+    {"pinned: 3", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, 3, 1, 0},
+    {"pinned: -4", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, -4, 1, 0},
+    {"pages: 2147483648", HEADWAY_ERROR_MEMORY, 1, 1, 1, 1, 8, 4, INT64_C(1) << 31, 0, 0, 0},
+    {"pages: ", HEADWAY_ERROR_MEMORY, INT64_MAX, 1, 1, 1, INT64_MAX, 1, 0, 0, 0, 0},
+    {"sequences: 2147483648", HEADWAY_ERROR_ARGUMENT, INT64_C(1) << 31, 1, 1, 1, 8, 0, 0, 0, 0, 0},
+    {"cache: these sizes", HEADWAY_ERROR_MEMORY, 1, 1, INT64_MAX, 1, 8, 0, 0, 0, 0, 0},
+    {"cache: these sizes", HEADWAY_ERROR_MEMORY, 1, INT64_MAX, 1, 1, INT64_MAX, 0, 0, 0, 0, 0},
+    {"cache: no memory", HEADWAY_ERROR_MEMORY, 1, 1, INT64_C(1) << 44, 1, 1 << 12, 0, 0, 0, 0, 0},
+};
+
 static void refuse_sizes(void)
 {
-    static const struct {
-        const char *words;
-        headway_status status;
-        int64_t sequences, kv_heads, head_size, value_head_size, capacity, page_size, pages, pinned;
-        int rolling, caller_pages;
-    } all[] = {
-        {"sequences: 0", HEADWAY_ERROR_ARGUMENT, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0},
-        {"sequences: -1", HEADWAY_ERROR_ARGUMENT, -1, 1, 1, 1, 1, 0, 0, 0, 0, 0},
-        {"kv_heads: 0", HEADWAY_ERROR_ARGUMENT, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0},
-        {"head_size: 0", HEADWAY_ERROR_ARGUMENT, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0},
-        {"value_head_size: -1", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, -1, 1, 0, 0, 0, 0, 0},
-        {"capacity: 0", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0},
-        {"pages: -1", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 1, 4, -1, 0, 0, 0},
-        {"page_size: 3", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 3, 0, 0, 0, 0},
-        {"page_size: 512", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 512, 0, 0, 0, 0},
-        {"page_size: -1", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, -1, 0, 0, 0, 0},
-        {"pages: 2 without page_size", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 0, 2, 0, 0, 0},
-        {"caller_pages: 1 without", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 0, 0, 0, 0, 1},
-        {"capacity: 9", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 9, 4, 0, 0, 1, 0},
-        {"pinned: 4", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, 4, 0, 0},
-        {"pinned: 4", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 0, 0, 4, 1, 0},
-        {"pinned: 8", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, 8, 1, 0},
-        {"pinned: 3", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, 3, 1, 0},
-        {"pinned: -4", HEADWAY_ERROR_ARGUMENT, 1, 1, 1, 1, 8, 4, 0, -4, 1, 0},
-        {"pages: 2147483648", HEADWAY_ERROR_MEMORY, 1, 1, 1, 1, 8, 4, INT64_C(1) << 31, 0, 0, 0},
-        {"pages: ", HEADWAY_ERROR_MEMORY, INT64_MAX, 1, 1, 1, INT64_MAX, 1, 0, 0, 0, 0},
-        {"sequences: 2147483648", HEADWAY_ERROR_ARGUMENT, INT64_C(1) << 31, 1, 1, 1, 8, 0, 0, 0, 0,
-         0},
-        {"cache: these sizes", HEADWAY_ERROR_MEMORY, 1, 1, INT64_MAX, 1, 8, 0, 0, 0, 0, 0},
-        {"cache: these sizes", HEADWAY_ERROR_MEMORY, 1, INT64_MAX, 1, 1, INT64_MAX, 0, 0, 0, 0, 0},
-        {"cache: no memory", HEADWAY_ERROR_MEMORY, 1, 1, INT64_C(1) << 44, 1, 1 << 12, 0, 0, 0, 0,
-         0},
-    };
-    for (int n = 0; n < COUNT(all); n++) {
+    for (int n = 0; n < COUNT(sizes); n++) {
         headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
-        config.sequences = all[n].sequences;
-        config.kv_heads = all[n].kv_heads;
-        config.head_size = all[n].head_size;
-        config.value_head_size = all[n].value_head_size;
-        config.capacity = all[n].capacity;
-        config.page_size = all[n].page_size;
-        config.pages = all[n].pages;
-        config.pinned = all[n].pinned;
-        config.rolling = all[n].rolling;
-        config.caller_pages = all[n].caller_pages;
-        refuse_config(&config, all[n].status, all[n].words);
+        config.sequences = sizes[n].sequences;
+        config.kv_heads = sizes[n].kv_heads;
+        config.head_size = sizes[n].head_size;
+        config.value_head_size = sizes[n].value_head_size;
+        config.capacity = sizes[n].capacity;
+        config.page_size = sizes[n].page_size;
+        config.pages = sizes[n].pages;
+        config.pinned = sizes[n].pinned;
+        config.rolling = sizes[n].rolling;
+        config.caller_pages = sizes[n].caller_pages;
+        refuse_config(&config, sizes[n].status, sizes[n].words);
     }
 }
 
+enum {
+    NO_VALUE,
+    NO_KEY,
+    NO_SCALE,
+    MORE_SCALE,
+    TYPE,
+    SCALE_TYPE,
+    RANK,
+    PAGES,
+    HEAD_COUNT,
+    TOKENS,
+    HEAD_SIZE,
+    SCALE_TOKENS,
+    NULL_DATA,
+    ALIGNED,
+    INNER,
+    OVERLAPS,
+    STRIDE,
+    SAME,
+    KINDS
+};
+static const struct {
+    const char *words;
+    headway_status status;
+} faults[KINDS] = {
+    [NO_VALUE] = {"value: NULL", HEADWAY_ERROR_ARGUMENT},
+    [NO_KEY] = {"value: given, expected NULL without key", HEADWAY_ERROR_ARGUMENT},
+    [NO_SCALE] = {"key_scale: NULL", HEADWAY_ERROR_ARGUMENT},
+    [MORE_SCALE] = {"value_scale: given", HEADWAY_ERROR_ARGUMENT},
+    [TYPE] = {"value: dtype BF16", HEADWAY_ERROR_ARGUMENT},
+    [SCALE_TYPE] = {"key_scale: dtype I32", HEADWAY_ERROR_ARGUMENT},
+    [RANK] = {"key: rank 3", HEADWAY_ERROR_ARGUMENT},
+    [PAGES] = {"key: extent 4 on axis 0", HEADWAY_ERROR_ARGUMENT},
+    [HEAD_COUNT] = {"value: extent 3 on axis 1", HEADWAY_ERROR_ARGUMENT},
+    [TOKENS] = {"key: extent 8 on axis 2", HEADWAY_ERROR_ARGUMENT},
+    [HEAD_SIZE] = {"value: extent 5 on axis 3", HEADWAY_ERROR_ARGUMENT},
+    [SCALE_TOKENS] = {"key_scale: extent 3 on axis 2", HEADWAY_ERROR_ARGUMENT},
+    [NULL_DATA] = {"value: data is NULL", HEADWAY_ERROR_ARGUMENT},
+    [ALIGNED] = {"value: data is not aligned", HEADWAY_ERROR_ARGUMENT},
+    [INNER] = {"key: innermost stride 2", HEADWAY_ERROR_ARGUMENT},
+    [OVERLAPS] = {"key: stride 0 of axis 2", HEADWAY_ERROR_OVERLAP},
+    [STRIDE] = {"key: shape and strides", HEADWAY_ERROR_MEMORY},
+    [SAME] = {"value: overlaps key", HEADWAY_ERROR_OVERLAP},
+};
+
 /* One thing wrong with the memory of a cache of I8 keys and F16 values. */
+static void spoil(int fault, headway_kv_cache_config *config, struct caller *m)
+{
+    headway_tensor *key = &m->tensor[0], *value = &m->tensor[1], *scale = &m->tensor[2];
+    switch (fault) {
+    case NO_VALUE:
+        config->value = NULL;
+        break;
+    case NO_KEY:
+        config->key = NULL;
+        break;
+    case NO_SCALE:
+        config->key_scale = NULL;
+        break;
+    case MORE_SCALE:
+        config->value_scale = &m->tensor[3];
+        break;
+    case TYPE:
+        value->dtype = HEADWAY_BF16;
+        break;
+    case SCALE_TYPE:
+        scale->dtype = HEADWAY_I32;
+        break;
+    case RANK:
+        key->rank = 3;
+        break;
+    case PAGES:
+        key->shape[0] = 4;
+        break;
+    case HEAD_COUNT:
+        value->shape[1] = 3;
+        break;
+    case TOKENS:
+        key->shape[2] = 8;
+        break;
+    case HEAD_SIZE:
+        value->shape[3] = 5;
+        break;
+    case SCALE_TOKENS:
+        scale->shape[2] = 3;
+        break;
+    case NULL_DATA:
+        value->data = NULL;
+        break;
+    case ALIGNED:
+        value->data = (char *)value->data + 1;
+        break;
+    case INNER:
+        key->stride[3] = 2;
+        break;
+    case OVERLAPS:
+        key->stride[2] = 0;
+        break;
+    case STRIDE:
+        key->stride[0] = INT64_MAX;
+        break;
+    default:
+        value->data = key->data;
+    }
+}
+
 static void refuse_memory(void)
 {
-    enum {
-        NO_VALUE,
-        NO_KEY,
-        NO_SCALE,
-        MORE_SCALE,
-        TYPE,
-        SCALE_TYPE,
-        RANK,
-        PAGES,
-        HEADS,
-        TOKENS,
-        SIZE,
-        SCALE_TOKENS,
-        NULL_DATA,
-        ALIGNED,
-        INNER,
-        OVERLAPS,
-        STRIDE,
-        SAME,
-        KINDS
-    };
-    static const struct {
-        const char *words;
-        headway_status status;
-    } all[KINDS] = {
-        [NO_VALUE] = {"value: NULL", HEADWAY_ERROR_ARGUMENT},
-        [NO_KEY] = {"value: given, expected NULL without key", HEADWAY_ERROR_ARGUMENT},
-        [NO_SCALE] = {"key_scale: NULL", HEADWAY_ERROR_ARGUMENT},
-        [MORE_SCALE] = {"value_scale: given", HEADWAY_ERROR_ARGUMENT},
-        [TYPE] = {"value: dtype BF16", HEADWAY_ERROR_ARGUMENT},
-        [SCALE_TYPE] = {"key_scale: dtype I32", HEADWAY_ERROR_ARGUMENT},
-        [RANK] = {"key: rank 3", HEADWAY_ERROR_ARGUMENT},
-        [PAGES] = {"key: extent 4 on axis 0", HEADWAY_ERROR_ARGUMENT},
-        [HEADS] = {"value: extent 3 on axis 1", HEADWAY_ERROR_ARGUMENT},
-        [TOKENS] = {"key: extent 8 on axis 2", HEADWAY_ERROR_ARGUMENT},
-        [SIZE] = {"value: extent 5 on axis 3", HEADWAY_ERROR_ARGUMENT},
-        [SCALE_TOKENS] = {"key_scale: extent 3 on axis 2", HEADWAY_ERROR_ARGUMENT},
-        [NULL_DATA] = {"value: data is NULL", HEADWAY_ERROR_ARGUMENT},
-        [ALIGNED] = {"value: data is not aligned", HEADWAY_ERROR_ARGUMENT},
-        [INNER] = {"key: innermost stride 2", HEADWAY_ERROR_ARGUMENT},
-        [OVERLAPS] = {"key: stride 0 of axis 2", HEADWAY_ERROR_OVERLAP},
-        [STRIDE] = {"key: shape and strides", HEADWAY_ERROR_MEMORY},
-        [SAME] = {"value: overlaps key", HEADWAY_ERROR_OVERLAP},
-    };
     for (int n = 0; n < KINDS; n++) {
         headway_kv_cache_config config = config_make(3, 8, 4, HEADWAY_I8, HEADWAY_F16);
         struct caller m;
         caller_make(&m, &config, 0, n % 2);
-        headway_tensor *key = &m.tensor[0], *value = &m.tensor[1], *scale = &m.tensor[2];
-        const headway_tensor spare = *scale;
-        switch (n) {
-        case NO_VALUE:
-            config.value = NULL;
-            break;
-        case NO_KEY:
-            config.key = NULL;
-            break;
-        case NO_SCALE:
-            config.key_scale = NULL;
-            break;
-        case MORE_SCALE:
-            config.value_scale = &spare;
-            break;
-        case TYPE:
-            value->dtype = HEADWAY_BF16;
-            break;
-        case SCALE_TYPE:
-            scale->dtype = HEADWAY_I32;
-            break;
-        case RANK:
-            key->rank = 3;
-            break;
-        case PAGES:
-            key->shape[0] = 4;
-            break;
-        case HEADS:
-            value->shape[1] = 3;
-            break;
-        case TOKENS:
-            key->shape[2] = 8;
-            break;
-        case SIZE:
-            value->shape[3] = 5;
-            break;
-        case SCALE_TOKENS:
-            scale->shape[2] = 3;
-            break;
-        case NULL_DATA:
-            value->data = NULL;
-            break;
-        case ALIGNED:
-            value->data = (char *)value->data + 1;
-            break;
-        case INNER:
-            key->stride[3] = 2;
-            break;
-        case OVERLAPS:
-            key->stride[2] = 0;
-            break;
-        case STRIDE:
-            key->stride[0] = INT64_MAX;
-            break;
-        default:
-            value->data = key->data;
-            break;
-        }
-        refuse_config(&config, all[n].status, all[n].words);
+        m.tensor[3] = m.tensor[2];
+        spoil(n, &config, &m);
+        refuse_config(&config, faults[n].status, faults[n].words);
         arena_release(&m.arena);
     }
 }
@@ -323,32 +327,19 @@ static void unmake(struct made *m)
         bytes_same(&before_, (m)->cache, words);                                                   \
     } while (0)
 
-static void check_append(void)
+#define BAD(words, slots, lengths)                                                                 \
+    NOTHING_CHANGED(&m, headway_kv_cache_append(c, slots, lengths, &m.key, &m.value),              \
+                    HEADWAY_ERROR_ARGUMENT, words)
+
+static void check_append_tensors(void)
 {
-    static const int64_t twice[2] = {2, 2}, high[2] = {0, 4}, low[2] = {-1, 0},
-                         free_slots[2] = {2, 3}, first[2] = {0, 2}, many[2] = {4, 0},
-                         fewer[2] = {-1, 0}, one[2] = {1, 3};
+    static const int64_t free_slots[2] = {2, 3};
     struct made m;
-    if (!check_case("append"))
+    if (!check_case("append: tensors"))
         return;
     make(&m);
     headway_kv_cache *c = m.cache;
     const headway_tensor key = m.key, value = m.value;
-    CHECK(headway_kv_cache_append(NULL, NULL, NULL, &key, &value) == HEADWAY_ERROR_ARGUMENT,
-          "NULL");
-#define BAD(words, slots, lengths)                                                                 \
-    NOTHING_CHANGED(&m, headway_kv_cache_append(c, slots, lengths, &m.key, &m.value),              \
-                    HEADWAY_ERROR_ARGUMENT, words)
-    NOTHING_CHANGED(&m, headway_kv_cache_append(c, NULL, NULL, NULL, &value),
-                    HEADWAY_ERROR_ARGUMENT, "key: NULL");
-    NOTHING_CHANGED(&m, headway_kv_cache_append(c, NULL, NULL, &key, NULL), HEADWAY_ERROR_ARGUMENT,
-                    "value: NULL");
-    BAD("slots: 2 at 1 again", twice, NULL);
-    BAD("slots: 4 at 1, expected 0..3", high, NULL);
-    BAD("slots: -1 at 0", low, NULL);
-    BAD("lengths: 4 for batch 0, expected 0..3", free_slots, many);
-    BAD("lengths: -1 for batch 0", free_slots, fewer);
-    BAD("cache: 3 tokens for slot 0, expected at most 1 (it has 9 of 10)", first, NULL);
     m.key.dtype = HEADWAY_I32;
     BAD("key: dtype I32", free_slots, NULL);
     m.key = key;
@@ -375,8 +366,32 @@ static void check_append(void)
     m.value = value;
     m.key.shape[0] = m.value.shape[0] = 5;
     BAD("slots: NULL for 5 sequences", NULL, NULL);
-    m.value = value;
-    m.key = key;
+    unmake(&m);
+}
+
+static void check_append_calls(void)
+{
+    static const int64_t twice[2] = {2, 2}, high[2] = {0, 4}, low[2] = {-1, 0},
+                         free_slots[2] = {2, 3}, first[2] = {0, 2}, many[2] = {4, 0},
+                         fewer[2] = {-1, 0}, one[2] = {1, 3};
+    struct made m;
+    if (!check_case("append: arguments"))
+        return;
+    make(&m);
+    headway_kv_cache *c = m.cache;
+    const headway_tensor key = m.key, value = m.value;
+    CHECK(headway_kv_cache_append(NULL, NULL, NULL, &key, &value) == HEADWAY_ERROR_ARGUMENT,
+          "NULL");
+    NOTHING_CHANGED(&m, headway_kv_cache_append(c, NULL, NULL, NULL, &value),
+                    HEADWAY_ERROR_ARGUMENT, "key: NULL");
+    NOTHING_CHANGED(&m, headway_kv_cache_append(c, NULL, NULL, &key, NULL), HEADWAY_ERROR_ARGUMENT,
+                    "value: NULL");
+    BAD("slots: 2 at 1 again", twice, NULL);
+    BAD("slots: 4 at 1, expected 0..3", high, NULL);
+    BAD("slots: -1 at 0", low, NULL);
+    BAD("lengths: 4 for batch 0, expected 0..3", free_slots, many);
+    BAD("lengths: -1 for batch 0", free_slots, fewer);
+    BAD("cache: 3 tokens for slot 0, expected at most 1 (it has 9 of 10)", first, NULL);
     m.value.data = (float *)m.memory.tensor[1].data + 1;
     NOTHING_CHANGED(&m, headway_kv_cache_append(c, free_slots, NULL, &m.key, &m.value),
                     HEADWAY_ERROR_OVERLAP, "value: overlaps the cache");
@@ -486,7 +501,8 @@ void check_arguments(void)
     engine = rows[0].engine[0];
     check_create();
     check_memory();
-    check_append();
+    check_append_tensors();
+    check_append_calls();
     check_slots();
     check_read();
 }

@@ -1,4 +1,5 @@
-/* Attention from caches: bit by bit what it gives on the stored values as plain tensors, on every row. */
+/* Attention from caches: bit by bit what it gives on the stored values as plain tensors, on every
+ * row. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -279,7 +280,8 @@ static void check_drawn(int quick)
                        problem_name(p))) {
             headway_kv_cache *cache =
                 cache_make(rows[n % row_count].engine[n / 2 % THREADS], &config);
-            /* Sometimes what a slot held before lies behind its end, or it holds more than is seen. */
+            /* Sometimes what a slot held before lies behind its end, or it holds more than is
+             * seen. */
             for (int64_t b = 0; n % 3 == 0 && b < p->shape.batch; b++) {
                 append_tokens(cache, &config, 2, b, slots[b], p->shape.keys);
                 headway_kv_cache_truncate(cache, slots[b], 0);

@@ -1,6 +1,6 @@
-/* Random operations on a cache against a model: what every slot holds as numbers of tokens, and which of
- * its entries is which page, told by the rules alone. A failing sequence is made shorter and smaller for as
- * long as it still fails, and printed so that it can be run again. */
+/* Random operations on a cache against a model: what every slot holds as numbers of tokens, and
+ * which of its entries is which page, told by the rules alone. A failing sequence is made shorter
+ * and smaller for as long as it still fails, and printed so that it can be run again. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +41,8 @@ static const struct field {
                     {"capacity", 4}, {"page", 0},     {"pages", 0},      {"rolling", 0},
                     {"pinned", 0},   {"key_type", 0}, {"value_type", 0}, {"caller", 0}};
 
-/* Append part[i].slot's next part[i].count; fork part[0].slot to .count; truncate it to .count; reset; get
- * tokens .count and on; query .count rows. */
+/* Append part[i].slot's next part[i].count; fork part[0].slot to .count; truncate it to .count;
+ * reset; get tokens .count and on; query .count rows. */
 struct operation {
     char kind; /* a f t r g q */
     int parts;

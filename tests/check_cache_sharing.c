@@ -318,78 +318,75 @@ static void attend_rolling(int64_t page, int64_t capacity, int64_t pinned, int n
     problem_free(p);
 }
 
+/* Three rows of slot 1, which holds 30 tokens, 0..3 and 22..29 of them kept. */
+static void expect_reach(headway_kv_cache *cache, headway_attention_params params,
+                         headway_status expected, const char *what)
+{
+    static const int64_t query[4] = {1, 3, 2, 5}, out[4] = {1, 3, 2, 3}, slot = 1;
+    static _Alignas(64) unsigned char workspace[1 << 20];
+    float floats[2][30] = {{0}, {0}};
+    const headway_tensor q = headway_tensor_dense(floats[0], HEADWAY_F32, 4, query);
+    const headway_tensor o = headway_tensor_dense(floats[1], HEADWAY_F32, 4, out);
+    params.cache = cache;
+    params.cache_slots = &slot;
+    const headway_status got = headway_attention(rows[0].engine[0], &params, &q, NULL, NULL, &o,
+                                                 workspace, sizeof workspace);
+    CHECK(got == expected, "%s: %s", what, headway_status_text(got));
+}
+
+static headway_attention_params rows_at(headway_causal causal, int64_t left, int64_t first)
+{
+    headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+    params.causal = causal;
+    params.window_left = left;
+    params.window_first = first;
+    return params;
+}
+
 /* Which windows reach keys that are gone. */
 static void check_reach(void)
 {
-    static const int64_t query[4] = {1, 3, 2, 5}, out[4] = {1, 3, 2, 3}, slot = 1, keys = 12,
-                         query_length = 1, none = 0, offset = 20;
-    static int32_t interval[6] = {23, 30, 23, 30, 0, 4};
-    static const int64_t interval_shape[2] = {3, 2};
-    float floats[2][30] = {{0}, {0}};
-    static _Alignas(64) unsigned char workspace[1 << 20];
-    const headway_tensor q = headway_tensor_dense(floats[0], HEADWAY_F32, 4, query);
-    const headway_tensor o = headway_tensor_dense(floats[1], HEADWAY_F32, 4, out);
+    static const int64_t keys = 12, one = 1, none = 0, offset = 20, interval_shape[2] = {3, 2};
+    const headway_causal end = HEADWAY_CAUSAL_BOTTOM_RIGHT; /* rows 27..29 */
+    const headway_status ok = HEADWAY_OK, gone = HEADWAY_ERROR_ARGUMENT;
+    int32_t interval[6] = {23, 30, 23, 30, 0, 4};
     const headway_tensor ranges = headway_tensor_dense(interval, HEADWAY_I32, 2, interval_shape);
     if (!check_case("rolling: reach"))
         return;
     headway_kv_cache_config config = config_make(2, 12, 4, HEADWAY_F32, HEADWAY_F32);
     config.rolling = 1;
     config.pinned = 4;
-    headway_kv_cache *cache = cache_make(rows[0].engine[0], &config);
+    headway_kv_cache *c = cache_make(rows[0].engine[0], &config);
     for (int i = 0; i < 5; i++)
-        append(cache, &config, 0, 1, 6); /* 30 tokens: 0..3 and 22..29 */
-    const headway_engine *engine = rows[0].engine[0];
-    const headway_attention_params init = HEADWAY_ATTENTION_PARAMS_INIT;
-    headway_attention_params a = init;
-#define REACH(status, what)                                                                        \
-    do {                                                                                           \
-        a.cache = cache;                                                                           \
-        a.cache_slots = &slot;                                                                     \
-        const headway_status got_ =                                                                \
-            headway_attention(engine, &a, &q, NULL, NULL, &o, workspace, sizeof workspace);        \
-        CHECK(got_ == (status), "%s: %s", what, headway_status_text(got_));                        \
-        a = init;                                                                                  \
-    } while (0)
-    REACH(HEADWAY_ERROR_ARGUMENT, "all keys");
-    a.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
-    a.window_left = 5; /* rows 27..29: 22 on */
-    REACH(HEADWAY_OK, "a window that is kept");
-    a.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
-    a.window_left = 6;
-    REACH(HEADWAY_ERROR_ARGUMENT, "one key more");
-    a.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
-    a.window_left = 7;
-    a.query_lengths = &query_length; /* row 29 */
-    REACH(HEADWAY_OK, "one row");
-    a.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
-    a.window_left = 5;
-    a.window_first = 4;
-    REACH(HEADWAY_OK, "the pinned");
-    a.causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
-    a.window_left = 5;
-    a.window_first = 5;
-    REACH(HEADWAY_ERROR_ARGUMENT, "beyond the pinned");
-    a.window_first = 4;
-    a.window_left = 0;
-    a.window_right = 0; /* rows 0..2 */
-    REACH(HEADWAY_OK, "in the pinned");
-    a.key_lengths = &keys;
-    a.causal = HEADWAY_CAUSAL_TOP_LEFT;
-    REACH(HEADWAY_OK, "causal in the pinned");
-    a.key_lengths = &keys;
-    REACH(HEADWAY_ERROR_ARGUMENT, "fewer keys");
+        append(c, &config, 0, 1, 6);
+    headway_attention_params a = rows_at(HEADWAY_CAUSAL_NONE, -1, 0);
+    expect_reach(c, a, gone, "all keys");
+    expect_reach(c, rows_at(end, 5, 0), ok, "a window that is kept");
+    expect_reach(c, rows_at(end, 6, 0), gone, "one key more");
+    expect_reach(c, rows_at(end, 5, 4), ok, "the pinned");
+    expect_reach(c, rows_at(end, 5, 5), gone, "beyond the pinned");
     a.query_lengths = &none;
-    REACH(HEADWAY_OK, "no rows");
-    a.causal = HEADWAY_CAUSAL_OFFSETS;
-    a.row_offsets = &offset; /* 20..22 */
-    a.window_left = 0;
-    REACH(HEADWAY_ERROR_ARGUMENT, "an offset");
+    expect_reach(c, a, ok, "no rows");
+    a.query_lengths = NULL;
+    a.key_lengths = &keys;
+    expect_reach(c, a, gone, "fewer keys");
+    a.causal = HEADWAY_CAUSAL_TOP_LEFT;
+    expect_reach(c, a, ok, "causal in the pinned");
+    a = rows_at(end, 7, 0);
+    a.query_lengths = &one; /* row 29 */
+    expect_reach(c, a, ok, "one row");
+    a = rows_at(HEADWAY_CAUSAL_NONE, 0, 4);
+    a.window_right = 0; /* rows 0..2 */
+    expect_reach(c, a, ok, "in the pinned");
+    a = rows_at(HEADWAY_CAUSAL_OFFSETS, 0, 0);
+    a.row_offsets = &offset; /* rows 20..22 */
+    expect_reach(c, a, gone, "an offset");
+    a = rows_at(HEADWAY_CAUSAL_NONE, -1, 0);
     a.interval = &ranges;
-    REACH(HEADWAY_OK, "an interval");
+    expect_reach(c, a, ok, "an interval");
     interval[0] = 21;
-    a.interval = &ranges;
-    REACH(HEADWAY_ERROR_ARGUMENT, "an interval too long");
-    headway_kv_cache_destroy(cache);
+    expect_reach(c, a, gone, "an interval too long");
+    headway_kv_cache_destroy(c);
 }
 
 void check_rolling_caches(void)

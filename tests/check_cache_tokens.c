@@ -32,8 +32,8 @@ static int64_t equal_bytes(const struct region *a, const struct region *b)
     return equal;
 }
 
-/* Two caches in memory of two fillings, one fed at once on one thread of the first row, one in chunks on
- * the others: they hold the tokens, and what is equal is what was appended. */
+/* Two caches in memory of two fillings, one fed at once on one thread of the first row, one in
+ * chunks on the others: they hold the tokens, and what is equal is what was appended. */
 static void append_twice(const headway_kv_cache_config *c, int order, uint64_t seed, int row)
 {
     headway_kv_cache_config config[2] = {*c, *c};
@@ -255,7 +255,8 @@ static void spread_free(struct spread *m)
             munmap(m->tensor[i].data, m->bytes[i]);
 }
 
-/* Three sequences in slots 2, 0 and 3; what is not theirs can't be touched: by append, read, attention. */
+/* Three sequences in slots 2, 0 and 3; what is not theirs can't be touched: by append, read,
+ * attention. */
 static void touch_only(int n, int64_t page_size)
 {
     static const int64_t slots[3] = {2, 0, 3};

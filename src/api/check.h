@@ -111,30 +111,33 @@ enum {
 /* A layer's call whose key tensor is what a cache takes. */
 #define HEADWAY_CALL_APPENDS_KEY(call) (((call)&HEADWAY_CALL_LAYER) && !((call)&HEADWAY_CALL_SELF))
 
-/* The params' options into *problem, whose sizes (and `appended`) are set. With packed sequences its
- * sizes are those of the tensors before and those of the sequences after. call: the above, or'ed. The
- * positions are for the caller to look at, with headway_check_form(). Data pointers are not looked at.
+/* The params' options into *problem, whose sizes (and `appended`) are set. With packed sequences
+ * its sizes are those of the tensors before and those of the sequences after. call: the above,
+ * or'ed. The positions are for the caller to look at, with headway_check_form(). Data pointers are
+ * not looked at.
  *
- * With params->cache the problem's `cached` is filled (store NULL: no cache), keys becomes the longest
- * key length, and all is checked but whether what a layer appends has room: headway_cache_prepare().
- * Before, of a layer, `keys` is how many tokens the key tensor has (packed: in all): cached.more_* then
- * say how many are appended, by key_lengths or key_starts, in self-attention by query_lengths or
- * query_starts, and problem->key_lengths and key_starts are NULL. Of attention `keys` is 0 before. */
+ * With params->cache the problem's `cached` is filled (store NULL: no cache), keys becomes the
+ * longest key length, and all is checked but whether what a layer appends has room:
+ * headway_cache_prepare(). Before, of a layer, `keys` is how many tokens the key tensor has
+ * (packed: in all): cached.more_* then say how many are appended, by key_lengths or key_starts, in
+ * self-attention by query_lengths or query_starts, and problem->key_lengths and key_starts are
+ * NULL. Of attention `keys` is 0 before. */
 headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
                                     const struct headway_batch *batch, int call,
                                     struct headway_problem *problem);
 
-/* Parts of the above for a cache (check_cache.c). Its sizes are the problem's; without one nothing is
- * given that needs it. Then, for a batch of known query lengths: slots, lengths, problem->cached. */
+/* Parts of the above for a cache (check_cache.c). Its sizes are the problem's; without one nothing
+ * is given that needs it. Then, for a batch of known query lengths: slots, lengths,
+ * problem->cached. */
 headway_status headway_check_cache(const headway_engine *engine,
                                    const headway_attention_params *params,
                                    struct headway_problem *problem);
 headway_status headway_check_cached(const headway_engine *engine,
                                     const headway_attention_params *params, int call,
                                     struct headway_problem *problem);
-/* No row of a checked problem sees keys that a rolling cache has overwritten, or will by what the call
- * appends. Reads the interval. headway_check_operands() asks it last. */
+/* No row of a checked problem sees keys that a rolling cache has overwritten, or will by what the
+ * call appends. Reads the interval. headway_check_operands() asks it last. */
 headway_status headway_check_reach(const headway_engine *engine, const headway_kv_cache *cache,
                                    const struct headway_problem *problem);
 

@@ -311,8 +311,8 @@ static headway_status check_lse(const headway_engine *engine, const headway_tens
 }
 
 /* Whether weights of that rank are asked for by head. Between (B.., Lq, Lk) and (B, Hq, Lq, Lk),
- * which have one rank with two leading axes, and (Hq, Lq, Lk) and (B, Lq, Lk), which have with none,
- * the extents decide; where both fit there is one head. */
+ * which have one rank with two leading axes, and (Hq, Lq, Lk) and (B, Lq, Lk), which have with
+ * none, the extents decide; where both fit there is one head. */
 static int weights_by_head(const headway_tensor *weights, const struct headway_batch *batch,
                            int64_t heads)
 {

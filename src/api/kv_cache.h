@@ -1,6 +1,6 @@
-/* The cache as the API's other files see it. What a call appends is a struct headway_cached whose store
- * is the cache's: slots, and how many tokens to each. Appending is four steps, so that a layer can put
- * the tokens where they belong while it projects them:
+/* The cache as the API's other files see it. What a call appends is a struct headway_cached whose
+ * store is the cache's: slots, and how many tokens to each. Appending is four steps, so that a
+ * layer can put the tokens where they belong while it projects them:
  *
  *   prepare   every check; changes nothing
  *   begin     takes pages and copies shared ones where tokens will be written; can't fail
@@ -24,8 +24,8 @@ enum {
 
 /* Lies at the start of one allocation that the arrays follow, and the elements unless they are the
  * caller's. A page is named by the tables of `shares` slots and, where by none, is one of the last
- * `free_pages` of the list. A table's entry is -1 where no kept token lies. Contiguous: slot s is page
- * s, for ever. */
+ * `free_pages` of the list. A table's entry is -1 where no kept token lies. Contiguous: slot s is
+ * page s, for ever. */
 struct headway_kv_cache {
     const headway_engine *engine;
     struct headway_store store;
@@ -55,13 +55,14 @@ headway_status headway_cache_check_slots(const headway_engine *engine,
                                          const headway_kv_cache *cache, const char *name,
                                          const int64_t *slots, int64_t batch);
 
-/* Where sequence b's tokens would begin to be kept behind the pinned ones once grow's are appended. */
+/* Where sequence b's tokens would begin to be kept behind the pinned ones once grow's are
+ * appended. */
 int64_t headway_cache_first(const headway_kv_cache *cache, const struct headway_cached *grow,
                             int64_t b);
 
-/* Slots (in range already) are distinct, nobody passes the capacity, there are pages enough. `engine`
- * is told of errors, `name` is what the slots are called. Not beside another call that changes the
- * cache, as append itself. */
+/* Slots (in range already) are distinct, nobody passes the capacity, there are pages enough.
+ * `engine` is told of errors, `name` is what the slots are called. Not beside another call that
+ * changes the cache, as append itself. */
 headway_status headway_cache_prepare(const headway_engine *engine, const headway_kv_cache *cache,
                                      const char *name, const struct headway_cached *grow,
                                      int64_t batch);

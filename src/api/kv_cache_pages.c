@@ -40,15 +40,15 @@ int64_t headway_cache_first(const headway_kv_cache *cache, const struct headway_
     return cache->rolling && behind > first ? behind : first;
 }
 
-/* ---- what an append writes --------------------------------------------------------------------- */
+/* ---- what an append writes ------------------------------------------------------------------ */
 
 /* Pages first .. last of a sequence, each in an entry of its own. */
 struct span {
     int64_t first, last;
 };
 
-/* The pages that hold the slot's next tokens. Where the last goes round into the first's entry it is left
- * out. */
+/* The pages that hold the slot's next tokens. Where the last goes round into the first's entry it
+ * is left out. */
 static struct span written(const headway_kv_cache *c, int64_t slot, int64_t more)
 {
     const struct headway_store *s = &c->store;
@@ -169,7 +169,7 @@ headway_status headway_cache_prepare(const headway_engine *engine, const headway
     return status == HEADWAY_OK ? check_pages(engine, cache, grow, batch) : status;
 }
 
-/* ---- changes ----------------------------------------------------------------------------------- */
+/* ---- changes --------------------------------------------------------------------------------- */
 
 /* Tokens at `at` of a page, elements and scales, into the same places of another. */
 static void copy_place(const headway_kv_cache *c, int32_t from, int32_t to, int64_t at)
@@ -204,8 +204,9 @@ static void give_page(headway_kv_cache *c, int32_t *entry)
         c->free[c->free_pages++] = page;
 }
 
-/* The entry of page n becomes the slot's own: what it shares is copied as far as it is kept once the
- * sequence begins at `first`. A place of the page that holds no token of page n holds one of a lap ago. */
+/* The entry of page n becomes the slot's own: what it shares is copied as far as it is kept once
+ * the sequence begins at `first`. A place of the page that holds no token of page n holds one of a
+ * lap ago. */
 static void own_page(headway_kv_cache *c, int64_t slot, int64_t n, int64_t first)
 {
     const struct headway_store *s = &c->store;

@@ -1,5 +1,5 @@
-/* Where a cache's tokens lie, and their elements in and out: addresses and conversions only. Who owns
- * what, lengths and pages are api/kv_cache.c's. */
+/* Where a cache's tokens lie, and their elements in and out: addresses and conversions only. Who
+ * owns what, lengths and pages are api/kv_cache.c's. */
 #ifndef HEADWAY_CACHE_H
 #define HEADWAY_CACHE_H
 
@@ -25,7 +25,8 @@ struct headway_store {
     int64_t page_size, entries, fixed;
     const int32_t *tables;
     const int64_t *lengths; /* (slots) */
-    /* (slots), or NULL where nothing rolls: tokens from the fixed pages' end to below this are gone. */
+    /* (slots), or NULL where nothing rolls: tokens from the fixed pages' end to below this are
+     * gone. */
     const int64_t *first;
 };
 
@@ -39,8 +40,8 @@ static inline int64_t headway_store_entry(const struct headway_store *store, int
 /* Whether keys first .. first + count - 1 are rows of one pitch, none of them gone. */
 int headway_store_even(const struct headway_store *store, int64_t first, int64_t count);
 
-/* rows[i] = element 0 of token first + i of a head, i < count; scales, unless NULL, of I8. One that is
- * there stands for those that are gone, so that whole blocks may be read. */
+/* rows[i] = element 0 of token first + i of a head, i < count; scales, unless NULL, of I8. One that
+ * is there stands for those that are gone, so that whole blocks may be read. */
 void headway_store_rows(const struct headway_store *store, const struct headway_pool *pool,
                         int64_t slot, int64_t head, int64_t first, int count, const void **rows,
                         float *scales);
