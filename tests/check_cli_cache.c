@@ -62,7 +62,6 @@ static void run_with(const char *words, const char *more, const char *prefix, in
 }
 
 static const char *const ways[] = {
-    "--cache contiguous",
     "--cache paged:16 --append 3",
     "--cache paged:1 --append 1 --threads 2",
     "--cache contiguous --cache-capacity 1000 --decode 2",
