@@ -13,6 +13,10 @@
 
 #define LINE_FLOATS 16 /* a cache line of 64 bytes */
 
+/* Lanes up to which keys and values are taken as they are stored, `few` of the row at a time: more are
+ * cheaper side by side. */
+#define HEADWAY_FEW_LANES 24
+
 /* Floats from the sum of one of few lanes to the next: an odd number of cache lines. */
 static inline int64_t headway_few_pitch(int64_t value_size)
 {

@@ -1,6 +1,8 @@
 /* Few query rows of a head: keys and values pass by once, as they are stored, and what waits for them
  * is memory. Scores have lanes over keys and values lanes over their elements; the order of summation
  * is that of many rows, so the bits are. */
+#include <string.h>
+
 #include "core/tile.h"
 
 static enum headway_storage storage_of(const struct headway_tile *t, int which)
@@ -65,36 +67,44 @@ static struct headway_rows rows_of(struct headway_tile *t, int which,
 
 void headway_few_scores(struct headway_tile *t, const struct headway_block *block)
 {
-    const struct headway_rows keys = rows_of(t, HEADWAY_KEYS, block);
-    const struct headway_dot dot = {.keys = &keys,
-                                    .n = t->lanes.n,
-                                    .width = t->lanes.width,
-                                    .k = t->p->size,
-                                    .query = t->panel,
-                                    .scores = t->scores};
-    t->few.row->dot(&dot);
+    struct headway_rows keys = rows_of(t, HEADWAY_KEYS, block);
+    struct headway_dot dot = {
+        .keys = &keys, .width = t->lanes.width, .k = t->p->size, .scores = t->scores};
+    for (int lane = 0; lane < t->lanes.n; lane += t->few.row->few) {
+        dot.n = (int)headway_at_most(t->lanes.n - lane, t->few.row->few);
+        dot.query = t->panel + lane;
+        t->few.row->dot(&dot);
+        for (int j = 0; lane > 0 && j < block->count; j++)
+            memcpy(t->scores + (ptrdiff_t)j * dot.width + lane,
+                   dot.scores + (ptrdiff_t)j * dot.width, (size_t)dot.n * sizeof(float));
+        /* A kernel fills up its lines: those of further lanes pass through lines of their own. */
+        dot.scores = t->few.scores;
+        keys.ahead = NULL;
+    }
 }
 
 void headway_few_values(struct headway_tile *t, const struct headway_block *block, int fresh,
                         const float *rescale)
 {
-    const struct headway_rows values = rows_of(t, HEADWAY_VALUES, block);
-    const struct headway_mix mix = {.values = &values,
-                                    .n = t->lanes.n,
-                                    .width = t->lanes.width,
-                                    .m = t->p->value_size,
-                                    .weights = t->scores,
-                                    .rescale = rescale,
-                                    .fresh = fresh,
-                                    .sum = t->few.sum,
-                                    .pitch = t->few.pitch};
-    if (mix.m > 0)
+    struct headway_rows values = rows_of(t, HEADWAY_VALUES, block);
+    struct headway_mix mix = {.values = &values,
+                              .width = t->lanes.width,
+                              .m = t->p->value_size,
+                              .fresh = fresh,
+                              .pitch = t->few.pitch};
+    for (int lane = 0; mix.m > 0 && lane < t->lanes.n; lane += t->few.row->few) {
+        mix.n = (int)headway_at_most(t->lanes.n - lane, t->few.row->few);
+        mix.weights = t->scores + lane;
+        mix.rescale = rescale + lane;
+        mix.sum = t->few.sum + lane * mix.pitch;
         t->few.row->mix(&mix);
+        values.ahead = NULL;
+    }
 }
 
 void headway_few_finish(struct headway_tile *t, float *sum)
 {
-    const float *lines[HEADWAY_MAX_FEW];
+    const float *lines[HEADWAY_FEW_LANES];
     for (int lane = 0; lane < t->lanes.n; lane++)
         lines[lane] = t->few.sum + lane * t->few.pitch;
     t->row->pack(sum, t->lanes.width, lines, t->lanes.n, t->p->value_size, 1.0f);

@@ -125,11 +125,14 @@ static int plan_few(const struct headway_problem *p, struct headway_attend_plan 
     const struct headway_store *store = p->cached.store;
     const int64_t keys = store && !in_place(p, &store->key) ? HEADWAY_KEY_BLOCK : 0;
     const int64_t values = store && !in_place(p, &store->value) ? HEADWAY_KEY_BLOCK : 0;
+    const int64_t few = headway_at_most(p->query_rows * plan->group, HEADWAY_FEW_LANES);
     const int64_t pointers = 4 * HEADWAY_KEY_BLOCK * (int64_t)(sizeof(void *) / sizeof(float));
     int64_t states;
     return headway_reserve(&plan->widened[0], end, keys, p->size) &&
            headway_reserve(&plan->widened[1], end, values, p->value_size) &&
-           headway_reserve(&plan->few, end, HEADWAY_MAX_FEW, headway_few_pitch(p->value_size)) &&
+           headway_reserve(&plan->few, end, few, headway_few_pitch(p->value_size)) &&
+           headway_reserve(&plan->few_scores, end, few > HEADWAY_MAX_FEW ? HEADWAY_KEY_BLOCK : 0,
+                           plan->width) &&
            headway_reserve(&plan->rows, end, pointers + 2 * HEADWAY_KEY_BLOCK, 1) &&
            headway_mul(p->value_size + 3, plan->width, &states) &&
            headway_mul(states, plan->stored, &states) && (plan->tile_floats = (size_t)states, 1);

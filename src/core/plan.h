@@ -58,7 +58,7 @@ struct headway_attend_plan {
     int ahead;              /* tiles ask for memory that the next ones need */
     const char *why;        /* what decided the width */
     int64_t panel, scores, allowed, bias, lines, sum, later, stats, clean; /* offsets, in floats */
-    int64_t widened[2], few, rows;
+    int64_t widened[2], few, few_scores, rows;
     size_t worker_floats; /* scratch of one worker, a multiple of 16 */
     size_t tile_floats;   /* of stored segments of one tile */
 };

@@ -84,13 +84,12 @@ enum { HEADWAY_KEYS, HEADWAY_VALUES };
 /* What few lanes use beside a tile's own. */
 struct headway_few {
     const struct headway_row *row; /* whose dot and mix serve; NULL: the tile's gemm does */
-    const void *
-        *rows[2];    /* (2 * HEADWAY_KEY_BLOCK) of keys and values: a block's, and those after */
-    float *scale[2]; /* (HEADWAY_KEY_BLOCK) */
-    float *sum;      /* (n, pitch) of a segment */
+    const void **rows[2]; /* (2 * HEADWAY_KEY_BLOCK) of keys and values: a block's, those after */
+    float *scale[2];      /* (HEADWAY_KEY_BLOCK) */
+    float *scores;        /* (HEADWAY_KEY_BLOCK, width) of the later calls of a kernel */
+    float *sum;           /* (n, pitch) of a segment */
     ptrdiff_t pitch;
-    int64_t next_b, next_head,
-        next_first; /* the head that the worker may come to next; b < 0: none */
+    int64_t next_b, next_head, next_first; /* what the worker may come to next; next_b < 0: nothing */
 };
 
 struct headway_tile {
