@@ -32,7 +32,7 @@ static void fit_forks(struct drawn *d)
         d->f[DRAW_QUERIES] = 1 + (int64_t)(d->seed % 4);
         d->f[DRAW_SIZE] = d->f[DRAW_VALUE_SIZE] = d->f[DRAW_KV_HEADS] = 2;
         d->f[DRAW_PACKED] = d->f[DRAW_KEY_LENGTHS] = d->f[DRAW_MASK] = 0;
-        d->f[DRAW_PREFIX] = 2;
+        d->f[DRAW_PREFIX] = 2 + (int64_t)(d->seed / 3 % 2);
     }
 }
 

@@ -360,7 +360,7 @@ void cached_call_begin(struct cached_call *c, const headway_engine *engine,
     if (!cache->way.beyond)
         params->key_lengths = NULL;
     params->shared_prefix = cache->prefix == 2   ? cache->common
-                            : cache->prefix == 3 ? cache->common + 5
+                            : cache->prefix == 3 ? cache->common + 600
                                                  : 0;
 }
 
