@@ -361,6 +361,34 @@ static void check_prefixes(int quick)
     }
 }
 
+/* So much is said to be common as there is, or more than that: it says nothing. */
+static void check_long_prefixes(void)
+{
+    static const int64_t common[] = {40, 300, 530, 1060}, pages[] = {256, 64, 16, 0};
+    static const int64_t slots[MAX_BATCH] = {4, 0, 2};
+    for (int n = 0; n < COUNT(common) * COUNT(pages); n++) {
+        const struct shape shape = {3, n % 3 ? 1 : 2, 1100, 4, 2, 8, 12};
+        const int64_t prefix = common[n % COUNT(common)];
+        struct problem *p = problem_make(&shape, (uint64_t)n);
+        const headway_kv_cache_config config = config_of(p, pages[n / COUNT(common)], n);
+        p->causal = HEADWAY_CAUSAL_BOTTOM_RIGHT;
+        copy_prefix(p, prefix);
+        if (check_case("common %lld of %s: page size %lld", (long long)prefix, problem_name(p),
+                       (long long)config.page_size)) {
+            headway_kv_cache *cache = cache_make(rows[0].engine[0], &config);
+            store_rest(p, cache, 0, slots[0], 0, prefix);
+            for (int64_t b = 1; b < 3; b++)
+                CHECK(headway_kv_cache_fork(cache, slots[0], slots[b]) == HEADWAY_OK, "fork");
+            for (int64_t b = 0; b < 3; b++)
+                store_rest(p, cache, b, slots[b], prefix, shape.keys);
+            compare_all(p, cache, slots, prefix, 0);
+            compare_all(p, cache, slots, shape.keys, 0);
+            headway_kv_cache_destroy(cache);
+        }
+        problem_free(p);
+    }
+}
+
 /* ---- in chunks --------------------------------------------------------------------------------
  */
 
@@ -427,5 +455,6 @@ void check_attending(int quick)
 {
     check_drawn(quick);
     check_prefixes(quick);
+    check_long_prefixes();
     check_prefill(quick);
 }
