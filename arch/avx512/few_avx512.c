@@ -277,8 +277,8 @@ static void fill_up(struct last *last, const struct keys *keys, int most)
 /* 32 keys at a time while the registers hold their sums. */
 INLINE void dot_lanes(const int n, const enum headway_storage storage, const struct headway_dot *g)
 {
-    /* Floats come from memory more evenly with fewer rows at a time. */
-    const int groups = n <= 4 && storage != HEADWAY_STORED_F32 ? 2 : 1;
+    /* Floats come from memory more evenly with fewer rows at a time, bytes have work enough. */
+    const int groups = n <= 4 && headway_few_bytes(storage) == 2 ? 2 : 1;
     const int most = groups * LANES;
     const struct headway_rows *rows = g->keys;
     struct last last;
