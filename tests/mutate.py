@@ -185,8 +185,6 @@ FAULTS = [
          "clamp(place_of(headway_row_offset(problem, l->b), row + 1), keys));", "keys);"),
         ("more keys than a cached sequence has may be seen", "src/api/check_cache.c",
          "params->key_lengths[b] > most)", "params->key_lengths[b] > most + 1)"),
-        ("a shared prefix is believed", "src/api/check_cache.c",
-         "table[page] == other[page])", "page >= 0)"),
         ("a row of a ring may see what is gone", "src/api/check_cache.c",
          "return from >= end || end <= c->pinned || from >= first;", "return 1;"),
         ("lanes that are not there are scored", "arch/scalar/few_scalar.c",
