@@ -43,12 +43,13 @@ measure layer bench_layer $long "^layer/($all)"
 measure attention bench_attention $long "^attention/($all)"
 measure options bench_attention $long \
     '^attention/headway/f32/(bert512-[a-z0-9-]+|w256|w256full)/threads:1$'
+measure caches bench_attention $long '^attention/headway-(cache|paged16)/[a-z0-9]+/dec'
 measure linear bench_kernels $long '^linear/'
 measure sweep bench_attention $short \
     '^attention/(headway|onednn-graph|onednn-primitives|unfused)/f32/sweep-' --sweep --threads=1
 mkdir -p docs
 "$python" bench/plot.py --trim "docs/bench-$name.json" "$results/layer.json" \
-    "$results/attention.json" "$results/options.json" "$results/linear.json" "$results/sweep.json" || exit 1
+    "$results/attention.json" "$results/options.json" "$results/caches.json" "$results/linear.json" "$results/sweep.json" || exit 1
 echo "headway: wrote docs/bench-$name.json"
 
 if [ -n "$PEERS" ]; then
