@@ -1,5 +1,7 @@
 /* What is appended, where it lies, and what is never touched. */
 #define _GNU_SOURCE
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,6 +174,78 @@ static void check_reads(void)
     headway_kv_cache_destroy(cache);
 }
 
+/* What headway.h says a stored value differs by, at most. */
+static double bound_of(headway_dtype dtype, double x, double a)
+{
+    switch (dtype) {
+    case HEADWAY_F16:
+        return fabs(x) > 65504.0 ? INFINITY : fmax(0x1p-11 * fabs(x), 0x1p-25);
+    case HEADWAY_BF16:
+        return fabs(x) > 255 * 0x1p120 ? INFINITY : fmax(0x1p-8 * fabs(x), 0x1p-134);
+    case HEADWAY_I8:
+        return a == (double)FLT_MAX ? INFINITY : a / 254 * (1 + 0x1p-14) + 0x1p-100;
+    default:
+        return 0;
+    }
+}
+
+/* A token's head: any floats, all of a size, by the halves of 8, 11 and 7 bits, or by FLT_MAX. */
+static void fill_anything(float *line, int64_t size, int kind, uint64_t *random)
+{
+    const int exponent = (int)below(random, 254) - 126;
+    for (int64_t i = 0; i < size; i++) {
+        const double whole = (double)(1 + below(random, 1 << 23)) * 0x1p-23;
+        const double half = (double)(2 * below(random, 127) + 1), sign = below(random, 2) ? 1 : -1;
+        const int any = (int)below(random, 276) - 148;
+        const double x[] = {ldexp(whole, any),
+                            ldexp(whole, exponent),
+                            ldexp(1 + half * 0x1p-8, any - 1),
+                            ldexp(1 + half * 0x1p-11, any - 1),
+                            ldexp(i ? half / 254 : 1, exponent),
+                            FLT_MAX * (1 - ldexp(whole, -16)),
+                            i ? FLT_MAX * whole : FLT_MAX};
+        line[i] = (float)(sign * x[kind]);
+    }
+}
+
+static void bounds(const headway_engine *engine, headway_dtype dtype, int kind)
+{
+    enum { TOKENS = 600, SIZE = 5, HEADS = 2 };
+    headway_kv_cache_config config = config_make(1, TOKENS, 0, dtype, dtype);
+    config.value_head_size = SIZE;
+    headway_kv_cache *cache = cache_make(engine, &config);
+    static float x[TOKENS * HEADS * SIZE], got[2][TOKENS * HEADS * SIZE];
+    uint64_t random = 77 + (uint64_t)kind;
+    for (int64_t i = 0; i < COUNT(x); i += SIZE)
+        fill_anything(x + i, SIZE, kind, &random);
+    const int64_t shape[4] = {1, TOKENS, HEADS, SIZE};
+    const headway_tensor all = headway_tensor_dense(x, HEADWAY_F32, 4, shape);
+    CHECK(headway_kv_cache_append(cache, NULL, NULL, &all, &all) == HEADWAY_OK, "append");
+    const headway_tensor k = headway_tensor_dense(got[0], HEADWAY_F32, 3, shape + 1);
+    const headway_tensor v = headway_tensor_dense(got[1], HEADWAY_F32, 3, shape + 1);
+    CHECK(headway_kv_cache_read(cache, 0, 0, &k, &v) == HEADWAY_OK, "read");
+    int wrong = 0;
+    for (int64_t i = 0; i < COUNT(x); i++) {
+        double a = 0;
+        for (int64_t j = i / SIZE * SIZE; j < i / SIZE * SIZE + SIZE; j++)
+            a = fmax(a, fabs((double)x[j]));
+        for (int n = 0; n < 2; n++)
+            wrong += !(fabs((double)got[n][i] - (double)x[i]) <= bound_of(dtype, (double)x[i], a));
+    }
+    CHECK(!wrong, "%d of %d values", wrong, 2 * COUNT(x));
+    headway_kv_cache_destroy(cache);
+}
+
+/* Stored values differ from what was appended by no more than the bounds of the header. */
+static void check_bounds(void)
+{
+    for (int d = 0; d < COUNT(dtypes); d++)
+        for (int kind = 0; kind < 7; kind++)
+            if (check_case("bounds: dtype %d, kind %d", (int)dtypes[d], kind))
+                for (int row = 0; row < row_count; row++)
+                    bounds(rows[row].engine[0], dtypes[d], kind);
+}
+
 static void check_states(void)
 {
     if (!check_case("state"))
@@ -319,6 +393,7 @@ void check_tokens(void)
     check_chunks();
     check_batches();
     check_reads();
+    check_bounds();
     check_states();
     check_touched();
 }

@@ -216,8 +216,9 @@ typedef struct headway_kv_cache_config {
     /* F32, F16, BF16 (rounded once, to nearest even) or I8: of each token and head, with a = max |x|,
      * scale = a / 127 and round(x * (127 / a)), all in float; scale 0 where a < 2^-100, NaN where an
      * element is not finite, which makes that token's head NaN. The stored value is element * scale
-     * rounded to float. It differs from x by at most: F16 max(2^-11 |x|, 2^-25) up to 65504, beyond
-     * which it is infinite; BF16 max(2^-8 |x| / 2, 2^-134); I8 a / 254 * (1 + 2^-14) + 2^-100. */
+     * rounded to float. It differs from x by at most: F16 max(2^-11 |x|, 2^-25) up to 65504, BF16
+     * max(2^-8 |x|, 2^-134) up to 255 * 2^120, beyond which they may be infinite; I8 with a < FLT_MAX
+     * a / 254 * (1 + 2^-14) + 2^-100, while with a = FLT_MAX the largest are infinite. */
     headway_dtype key_dtype, value_dtype;
     int64_t page_size; /* 0: contiguous; 1, 2, 4 .. 256: in pages of so many tokens */
     int64_t pages;     /* with page_size: how many there are for all; 0: sequences at capacity */
@@ -336,9 +337,9 @@ typedef enum headway_causal {
  * are the longest sequence's; interval, lse and positions have the packed length (lse also without
  * its first axis).
  *
- * With a cache, keys and values are those of the cache's sequences: Lk is the longest's length, for
- * the mask and the weights too, and key_length[b] is the sequence's own, or less by key_lengths.
- * BOTTOM_RIGHT places the rows at the sequence's end. Sequences may have any number of rows each, by
+ * With a cache, keys and values are those of the cache's sequences: key_length[b]
+ * is the sequence's own, or less by key_lengths; Lk is the largest of these, for the mask and the
+ * weights too. BOTTOM_RIGHT places the rows at the sequence's end. Sequences may have any number of rows each, by
  * query_lengths or packed by query_starts.
  */
 typedef struct headway_attention_params {
