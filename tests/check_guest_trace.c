@@ -264,6 +264,37 @@ static void check_clock(const struct headway_row *row, struct pool *pool)
     told.calls = 0;
 }
 
+/* Up to 24 lanes of a head, if the row's tiles are so wide, are one task that takes keys as they lie,
+ * and the plan in words says what the trace does. */
+static void check_path(headway_engine *engine, const struct headway_row *row)
+{
+    enum { KEYS = 1100, GROUP = 4, ROWS = 8 };
+    const int tile = row->lanes * row->vectors, most = tile < 24 ? tile : 24;
+    headway_tensor key = made(4, 1, KEYS, 1, D);
+    for (int64_t rows = 1; rows <= ROWS; rows++) {
+        headway_tensor query = made(4, 1, rows, GROUP, D), out = made(4, 1, rows, GROUP, D);
+        const int few = rows * GROUP <= most;
+        char text[3000] = "";
+        size_t bytes = 0;
+        headway_attention_workspace(engine, NULL, &query, &key, &key, &bytes);
+        void *workspace = aligned_alloc(64, bytes + 64 - bytes % 64);
+        CHECK(headway_attention(engine, NULL, &query, &key, &key, &out, workspace, bytes) ==
+                  HEADWAY_OK,
+              "%lld rows: no attention", (long long)rows);
+        CHECK(!strcmp(told.last.path, few ? "few rows" : "tiles"), "%lld rows: path %s",
+              (long long)rows, told.last.path);
+        CHECK(!few || told.last.tasks == 1, "%lld rows: %lld tasks", (long long)rows,
+              (long long)told.last.tasks);
+        headway_attention_explain(engine, NULL, &query, &key, &key, text, sizeof text);
+        CHECK(!strstr(text, "path few rows") == !few, "%lld rows: %s", (long long)rows, text);
+        free(workspace);
+        free(query.data);
+        free(out.data);
+    }
+    told.calls = 0;
+    free(key.data);
+}
+
 void check_guest_trace(const struct headway_row *row)
 {
     headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
@@ -273,6 +304,8 @@ void check_guest_trace(const struct headway_row *row)
         headway_engine *engine = guest_make(config, row);
         if (check_case("%s: trace of attention, %d threads", row->name, config.threads))
             check_attention(engine);
+        if (check_case("%s: trace of the path, %d threads", row->name, config.threads))
+            check_path(engine, row);
         if (check_case("%s: trace of a cache, %d threads", row->name, config.threads)) {
             check_cache(engine, HEADWAY_F32, (D + DV) * 4);
             check_cache(engine, HEADWAY_F16, (D + DV) * 2);

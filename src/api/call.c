@@ -124,9 +124,8 @@ void headway_call_attention(struct headway_call *call, const struct headway_prob
         bytes += (double)(rows * problem->heads * sizes) * sizeof(float) +
                  (double)(headway_key_length(problem, l.b) * problem->kv_heads * of_key);
     }
-    call->trace.path = problem->query_rows * plan->group <= headway_call_machine(call).row->few
-                           ? "few rows"
-                           : "tiles";
+    call->trace.path =
+        headway_attend_few(&plan->cut, problem->query_rows * plan->group) ? "few rows" : "tiles";
     call->trace.tasks = plan->tasks;
     call->trace.flops += pairs * (double)problem->heads * 2.0 * (double)sizes;
     call->trace.bytes += (int64_t)bytes;

@@ -17,6 +17,12 @@
  * cheaper side by side. */
 #define HEADWAY_FEW_LANES 24
 
+/* Whether `lanes` that are cut so are few. */
+static inline int headway_attend_few(const struct headway_cut *cut, int64_t lanes)
+{
+    return cut->tiles == 1 && lanes <= HEADWAY_FEW_LANES;
+}
+
 /* Floats from the sum of one of few lanes to the next: an odd number of cache lines. */
 static inline int64_t headway_few_pitch(int64_t value_size)
 {

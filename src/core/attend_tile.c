@@ -237,8 +237,7 @@ static void set_up_few(const struct headway_attend_run *run, float *scratch, str
     const void **rows = (const void **)(void *)(scratch + plan->rows);
     float *scales = (float *)(void *)(rows + 4 * HEADWAY_KEY_BLOCK);
 
-    few->row =
-        t->lanes.cut.tiles == 1 && t->lanes.n <= HEADWAY_FEW_LANES ? run->machine->row : NULL;
+    few->row = headway_attend_few(&t->lanes.cut, t->lanes.n) ? run->machine->row : NULL;
     few->scores = scratch + plan->few_scores;
     few->sum = scratch + plan->few;
     few->pitch = headway_few_pitch(t->p->value_size);

@@ -167,7 +167,10 @@ struct headway_cut headway_cut_lanes(const struct headway_machine *machine, int6
                                      int64_t widest)
 {
     const int64_t rest = lanes % machine->row->lanes;
-    const int borrow = machine->narrow && rest > 0 && rest <= machine->narrow->lanes;
+    /* Few lanes in one tile see each key once. */
+    const int together = lanes > machine->row->lanes && lanes <= HEADWAY_FEW_LANES &&
+                         lanes <= widest * machine->row->lanes;
+    const int borrow = machine->narrow && !together && rest > 0 && rest <= machine->narrow->lanes;
     struct headway_cut cut;
     cut.vectors = lanes / machine->row->lanes + (rest > 0 && !borrow);
     cut.wide = headway_divide_up(cut.vectors, widest);
@@ -316,16 +319,23 @@ int headway_attend_words(const struct headway_problem *problem,
 {
     struct words w = {text, size, 0};
     say(&w,
-        "attention: row %s, path fused tiles (lanes are query rows x the %lld heads of a group)\n"
+        "attention: row %s, path %s (lanes are query rows x the %lld heads of a group)\n"
         "  tile: %d query rows, %s; query, scores and sums take %lld of level 2's %lld bytes\n"
         "  keys in blocks of %d and segments of %d, the constants of the arithmetic\n",
-        machine->row->name, (long long)plan->group, plan->width, plan->why,
+        machine->row->name,
+        headway_attend_few(&plan->cut, problem->query_rows * plan->group)
+            ? "few rows, keys as they lie"
+            : "fused tiles",
+        (long long)plan->group, plan->width, plan->why,
         (long long)(lane_floats(problem) * plan->width * (int64_t)sizeof(float)),
         (long long)machine->level2, HEADWAY_KEY_BLOCK, HEADWAY_SEGMENT_KEYS);
     if (machine->narrow)
         say(&w, "  a rest of up to %d query rows: row %s, whose vectors are no wider\n",
             machine->narrow->lanes, machine->narrow->name);
     say_options(&w, problem);
+    if (plan->early_tasks > 0)
+        say(&w, "  before: %lld tasks on %lld segments of keys%s\n", (long long)plan->early_tasks,
+            (long long)plan->stored, plan->shared ? ", which all sequences share" : "");
     say(&w,
         "  tasks: %lld = %lld batch x %lld %s x %lld query tiles, on %d of %d threads\n"
         "  workspace: %zu bytes for each thread\n",
