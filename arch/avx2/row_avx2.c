@@ -47,7 +47,6 @@ const struct headway_row headway_row_avx2 = {
     .tiers = HEADWAY_TIER_AVX2,
     .lanes = LANES,
     .vectors = 3,
-    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_avx2,
     .softmax = headway_softmax_avx2,
     .merge = headway_merge_avx2,

@@ -45,7 +45,6 @@ const struct headway_row headway_row_avx512 = {
     .narrower = "avx2",
     .lanes = LANES,
     .vectors = 4,
-    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_avx512,
     .softmax = headway_softmax_avx512,
     .merge = headway_merge_avx512,

@@ -49,7 +49,6 @@ const struct headway_row headway_row_neon = {
     .tiers = HEADWAY_TIER_NEON,
     .lanes = LANES,
     .vectors = 4,
-    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_neon,
     .softmax = headway_softmax_neon,
     .merge = headway_merge_neon,

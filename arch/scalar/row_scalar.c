@@ -5,7 +5,6 @@ const struct headway_row headway_row_scalar = {
     .tiers = 0,
     .lanes = SCALAR_LANES,
     .vectors = SCALAR_VECTORS,
-    .few = HEADWAY_MAX_FEW,
     .gemm = headway_gemm_scalar,
     .softmax = headway_softmax_scalar,
     .merge = headway_merge_scalar,

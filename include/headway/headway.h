@@ -119,7 +119,8 @@ typedef struct headway_trace {
     size_t size;
     const char *call;    /* "attention", "mha", "append" */
     const char *isa;     /* the row */
-    const char *path;    /* of attention: "few rows", keys taken as they lie, or "tiles"; else "" */
+    /* Of attention, its longest sequence: "few rows", keys taken as they lie, or "tiles"; else "". */
+    const char *path;
     int threads;         /* that could have work; the caller's threads may be fewer at a time */
     int64_t tasks;       /* of attention */
     /* Of attention 2 (D + Dv) for each head's pair that lengths, causality, window and interval allow,

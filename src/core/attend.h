@@ -13,8 +13,8 @@
 
 #define LINE_FLOATS 16 /* a cache line of 64 bytes */
 
-/* Lanes up to which keys and values are taken as they are stored, `few` of the row at a time: more are
- * cheaper side by side. */
+/* Lanes up to which keys and values are taken as they are stored, HEADWAY_MAX_FEW at a time: more
+ * are cheaper side by side. */
 #define HEADWAY_FEW_LANES 24
 
 /* Whether `lanes` that are cut so are few. */

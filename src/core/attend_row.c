@@ -70,8 +70,8 @@ void headway_few_scores(struct headway_tile *t, const struct headway_block *bloc
     struct headway_rows keys = rows_of(t, HEADWAY_KEYS, block);
     struct headway_dot dot = {
         .keys = &keys, .width = t->lanes.width, .k = t->p->size, .scores = t->scores};
-    for (int lane = 0; lane < t->lanes.n; lane += t->few.row->few) {
-        dot.n = (int)headway_at_most(t->lanes.n - lane, t->few.row->few);
+    for (int lane = 0; lane < t->lanes.n; lane += HEADWAY_MAX_FEW) {
+        dot.n = (int)headway_at_most(t->lanes.n - lane, HEADWAY_MAX_FEW);
         dot.query = t->panel + lane;
         t->few.row->dot(&dot);
         for (int j = 0; lane > 0 && j < block->count; j++)
@@ -92,8 +92,8 @@ void headway_few_values(struct headway_tile *t, const struct headway_block *bloc
                               .m = t->p->value_size,
                               .fresh = fresh,
                               .pitch = t->few.pitch};
-    for (int lane = 0; mix.m > 0 && lane < t->lanes.n; lane += t->few.row->few) {
-        mix.n = (int)headway_at_most(t->lanes.n - lane, t->few.row->few);
+    for (int lane = 0; mix.m > 0 && lane < t->lanes.n; lane += HEADWAY_MAX_FEW) {
+        mix.n = (int)headway_at_most(t->lanes.n - lane, HEADWAY_MAX_FEW);
         mix.weights = t->scores + lane;
         mix.rescale = rescale + lane;
         mix.sum = t->few.sum + lane * mix.pitch;

@@ -33,6 +33,7 @@
 /* Limits over all rows, for the callers' arrays. */
 #define HEADWAY_MAX_VECTORS 4
 #define HEADWAY_MAX_WIDTH 64
+/* Lanes that dot and mix serve. */
 #define HEADWAY_MAX_FEW 8
 
 /* Lines of memory that will be needed soon: `floats` floats from each of lines[at .. count - 1]. A
@@ -203,7 +204,7 @@ struct headway_rows {
  *                           query[p * width + l], sum)                                 for l < n
  *                           +0                                             for n <= l < width
  *
- * 1 <= n <= the row's `few`, n <= width; width is any row's tile width, also another row's. */
+ * 1 <= n <= HEADWAY_MAX_FEW, n <= width; width is any row's tile width, also another row's. */
 struct headway_dot {
     const struct headway_rows *keys;
     int n, width;
@@ -244,7 +245,6 @@ struct headway_row {
     const char *narrower;
     int lanes;   /* floats in a vector */
     int vectors; /* vectors of the widest tile; lanes * vectors <= HEADWAY_MAX_WIDTH */
-    int few;     /* lanes that dot and mix serve; at most HEADWAY_MAX_FEW */
     headway_gemm_fn *gemm;
     headway_softmax_fn *softmax;
     headway_merge_fn *merge;
