@@ -208,6 +208,14 @@ static void fill_anything(float *line, int64_t size, int kind, uint64_t *random)
     }
 }
 
+static double largest(const float *line, int count)
+{
+    double most = 0;
+    for (int i = 0; i < count; i++)
+        most = fabs((double)line[i]) > most ? fabs((double)line[i]) : most;
+    return most;
+}
+
 static void bounds(const headway_engine *engine, headway_dtype dtype, int kind)
 {
     enum { TOKENS = 600, SIZE = 5, HEADS = 2 };
@@ -226,9 +234,7 @@ static void bounds(const headway_engine *engine, headway_dtype dtype, int kind)
     CHECK(headway_kv_cache_read(cache, 0, 0, &k, &v) == HEADWAY_OK, "read");
     int wrong = 0;
     for (int64_t i = 0; i < COUNT(x); i++) {
-        double a = 0;
-        for (int64_t j = i / SIZE * SIZE; j < i / SIZE * SIZE + SIZE; j++)
-            a = fmax(a, fabs((double)x[j]));
+        const double a = largest(x + i / SIZE * SIZE, SIZE);
         for (int n = 0; n < 2; n++)
             wrong += !(fabs((double)got[n][i] - (double)x[i]) <= bound_of(dtype, (double)x[i], a));
     }
