@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check_guest.h"
 #include "cpu/kernels.h"
@@ -36,6 +37,10 @@ static void start(struct host *host, const headway_engine *engine, size_t stack)
     pthread_attr_t attributes;
     host->engine = engine;
     pthread_attr_init(&attributes);
+    /* 64 KB are fewer than some systems give at all. */
+    const long least = sysconf(_SC_THREAD_STACK_MIN);
+    if (stack && least > 0 && stack < (size_t)least)
+        stack = (size_t)least;
     if (stack)
         CHECK(pthread_attr_setstacksize(&attributes, stack) == 0, "no stack of %zu", stack);
     if (pthread_create(&host->thread, &attributes, use, host) != 0)
