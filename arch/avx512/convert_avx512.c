@@ -58,13 +58,17 @@ static float most_of(const float *line, int64_t count)
 static void narrow_i8(int8_t *stored, const float *line, int64_t count, float *scale)
 {
     const float most = most_of(line, count);
-    const int kept = most >= HEADWAY_LEAST_SCALED && most < INFINITY;
-    const __m512 factor = _mm512_set1_ps(kept ? 127.0f / most : 0.0f);
 
-    *scale = kept ? most / 127.0f : most < INFINITY ? 0.0f : NAN;
+    if (!(most >= HEADWAY_LEAST_SCALED && most < INFINITY)) {
+        *scale = most < INFINITY ? 0.0f : NAN;
+        memset(stored, 0, (size_t)count);
+        return;
+    }
+    const __m512 factor = _mm512_set1_ps(127.0f / most);
+    *scale = most / 127.0f;
     for (int64_t j = 0; j < count; j += LANES) {
         const __mmask16 mask = first_lanes(count - j);
-        const __m512 x = _mm512_maskz_loadu_ps(kept ? mask : 0, line + j);
+        const __m512 x = _mm512_maskz_loadu_ps(mask, line + j);
         const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));
         _mm_mask_storeu_epi8(stored + j, mask, _mm512_cvtepi32_epi8(whole));
     }

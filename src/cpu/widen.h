@@ -97,11 +97,16 @@ static inline void headway_narrow_i8(int8_t *stored, const float *line, int64_t 
         finite &= size <= 0x1.fffffep127f;
         most = size > most ? size : most;
     }
-    const int kept = finite && most >= HEADWAY_LEAST_SCALED;
-    const float times = kept ? 127.0f / most : 0.0f;
-    *scale = !finite ? NAN : kept ? most / 127.0f : 0.0f;
+    /* Not chosen after the division: compilers divide first, and one by zero leaves its flag. */
+    if (!finite || most < HEADWAY_LEAST_SCALED) {
+        *scale = finite ? 0.0f : NAN;
+        memset(stored, 0, (size_t)count);
+        return;
+    }
+    const float times = 127.0f / most;
+    *scale = most / 127.0f;
     for (int64_t j = 0; j < count; j++)
-        stored[j] = kept ? (int8_t)(int32_t)rintf(line[j] * times) : 0;
+        stored[j] = (int8_t)(int32_t)rintf(line[j] * times);
 }
 
 /* headway_narrow_fn's rule. */
