@@ -139,13 +139,26 @@ static void check_round_trip(const struct subject *s, int what)
     layer_free(l);
 }
 
-static headway_status try_map(const headway_engine *engine, const void *memory, size_t bytes)
+/* A layer, or a reason that can be printed whatever the memory holds. */
+static headway_mha *map(const headway_engine *engine, const void *memory, size_t bytes,
+                        headway_status *status)
 {
     headway_mha *mapped = NULL;
-    const headway_status status = headway_mha_map_packed(engine, memory, bytes, &mapped);
-    CHECK((status == HEADWAY_OK) == (mapped != NULL), "%s, yet a layer is %s",
-          headway_status_text(status), mapped ? "given" : "not given");
-    headway_mha_destroy(mapped);
+    char text[300] = "";
+    *status = headway_mha_map_packed(engine, memory, bytes, &mapped);
+    CHECK((*status == HEADWAY_OK) == (mapped != NULL), "%s, yet a layer is %s",
+          headway_status_text(*status), mapped ? "given" : "not given");
+    if (*status != HEADWAY_OK)
+        headway_engine_error(engine, text, sizeof text);
+    for (const char *c = text; *c; c++)
+        CHECK(*c >= ' ' && *c <= '~', "a character 0x%02x in an error's text", (unsigned char)*c);
+    return mapped;
+}
+
+static headway_status try_map(const headway_engine *engine, const void *memory, size_t bytes)
+{
+    headway_status status;
+    headway_mha_destroy(map(engine, memory, bytes, &status));
     return status;
 }
 
@@ -195,12 +208,12 @@ static void check_forged(const struct subject *s)
     for (size_t at = 0; at < HEADER; at++)
         for (size_t c = 0; c < sizeof changes; c += quick ? 3 : 1) {
             unsigned char *copy = check_guard(bytes, 1);
-            headway_mha *mapped = NULL;
+            headway_status status;
             memcpy(copy, memory, bytes);
             copy[at] ^= changes[c];
             const uint64_t sum = headway_mha_packed_sum(copy, bytes);
             memcpy(copy + SUM_AT, &sum, sizeof sum);
-            headway_mha_map_packed(s->engines[0], copy, bytes, &mapped);
+            headway_mha *mapped = map(s->engines[0], copy, bytes, &status);
             if (mapped &&
                 headway_mha_workspace(mapped, NULL, &x, NULL, NULL, &needed) == HEADWAY_OK) {
                 const int64_t shape[3] = {x.shape[0], x.shape[1], l->widths.out};

@@ -136,6 +136,19 @@ headway_status headway_mha_save_packed(const headway_mha *layer, void *memory, s
     return HEADWAY_OK;
 }
 
+static headway_status fail_damaged(const headway_engine *engine)
+{
+    return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
+                        "memory: a packed layer that is damaged: its sizes or its sum don't hold");
+}
+
+/* Letters and digits, as rows are called: nothing else of a file goes into an error's text. */
+static int is_name(const char name[ROW_NAME])
+{
+    return memchr(name, '\0', ROW_NAME) && name[0] &&
+           name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789")] == '\0';
+}
+
 /* What can be told before the sum is worth its time. */
 static headway_status check_header(const headway_engine *engine, const struct header *h,
                                    size_t bytes)
@@ -157,11 +170,13 @@ static headway_status check_header(const headway_engine *engine, const struct he
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "memory: %zu bytes of a packed layer that says it has %llu", bytes,
                             (unsigned long long)h->bytes);
-    if (memchr(h->row, '\0', ROW_NAME) && strcmp(h->row, row->name) != 0)
+    if (!is_name(h->row))
+        return fail_damaged(engine);
+    if (strcmp(h->row, row->name) != 0)
         return headway_fail(engine, HEADWAY_ERROR_CANNOT_RUN,
                             "memory: a layer packed for row %s, expected the engine's row %s",
                             h->row, row->name);
-    if (!memchr(h->row, '\0', ROW_NAME) || h->lanes != row->lanes || h->vectors != row->vectors)
+    if (h->lanes != row->lanes || h->vectors != row->vectors)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "memory: a layer in panels of %ld vectors of %ld, expected row %s's "
                             "%d of %d",
@@ -220,12 +235,6 @@ static struct headway_mha layer_of(const headway_engine *engine, const struct he
     }
     layer.linear[OUT].size = h->outputs;
     return layer;
-}
-
-static headway_status fail_damaged(const headway_engine *engine)
-{
-    return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
-                        "memory: a packed layer that is damaged: its sizes or its sum don't hold");
 }
 
 headway_status headway_mha_map_packed(const headway_engine *engine, const void *memory,
