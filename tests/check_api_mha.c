@@ -765,6 +765,24 @@ static void check_turning(void)
           "%s", f.text);
 }
 
+static void check_asked(void)
+{
+    headway_mha_sizes sizes = HEADWAY_MHA_SIZES_INIT;
+    if (!check_case("mha_get_sizes"))
+        return;
+    CHECK(headway_mha_get_sizes(NULL, &sizes) == HEADWAY_ERROR_ARGUMENT, "no layer");
+    expect_error(headway_mha_get_sizes(good, NULL), HEADWAY_ERROR_ARGUMENT, "sizes: NULL");
+    CHECK(headway_mha_get_sizes(good, &sizes) == HEADWAY_OK && sizes.heads == HEADS &&
+              sizes.kv_heads == KV_HEADS && sizes.head_size == D && sizes.value_head_size == DV &&
+              sizes.query_width == E && sizes.key_width == EK && sizes.value_width == EV &&
+              sizes.out_width == EO && sizes.positions == 0 && sizes.appended_keys == 0,
+          "the plain layer's");
+    CHECK(headway_mha_get_sizes(turning, &sizes) == HEADWAY_OK && sizes.heads == HEADS &&
+              sizes.positions == POSITIONS && sizes.appended_keys == 2,
+          "%lld positions, %lld keys appended", (long long)sizes.positions,
+          (long long)sizes.appended_keys);
+}
+
 void check_mha_arguments(void)
 {
     reset();
@@ -783,6 +801,7 @@ void check_mha_arguments(void)
         try_forward(&forwards[n]);
     check_forward_edges();
     check_turning();
+    check_asked();
     headway_mha_destroy(turning);
     headway_mha_destroy(good);
 }

@@ -13,6 +13,8 @@ static headway_mha_weights weights;
 static headway_kv_cache_config cache_config;
 static headway_kv_cache_state state;
 static headway_kv_cache *cache;
+static headway_mha_sizes layer_sizes;
+static headway_mha *layer;
 
 static headway_status ask_core(void)
 {
@@ -25,10 +27,10 @@ static headway_status ask_core(void)
 
 static headway_status make_layer(void)
 {
-    headway_mha *layer = NULL;
-    const headway_status status = headway_mha_create(engine, &layer_config, &weights, &layer);
-    CHECK((status == HEADWAY_OK) == (layer != NULL), "a layer was made, or none");
-    headway_mha_destroy(layer);
+    headway_mha *made = NULL;
+    const headway_status status = headway_mha_create(engine, &layer_config, &weights, &made);
+    CHECK((status == HEADWAY_OK) == (made != NULL), "a layer was made, or none");
+    headway_mha_destroy(made);
     return status;
 }
 
@@ -46,6 +48,17 @@ static headway_status ask_cache(void)
     state.bytes = -1;
     const headway_status status = headway_kv_cache_get_state(cache, 0, &state);
     CHECK((status == HEADWAY_OK) == (state.bytes != -1), "bytes: %lld", (long long)state.bytes);
+    return status;
+}
+
+static headway_status ask_layer(void)
+{
+    layer_sizes.heads = layer_sizes.appended_keys = -1;
+    const headway_status status = headway_mha_get_sizes(layer, &layer_sizes);
+    CHECK((status == HEADWAY_OK) == (layer_sizes.heads == 1) &&
+              (status == HEADWAY_OK) == (layer_sizes.appended_keys == 0),
+          "%lld heads, %lld keys appended", (long long)layer_sizes.heads,
+          (long long)layer_sizes.appended_keys);
     return status;
 }
 
@@ -91,4 +104,8 @@ void check_sizes(void)
     if (headway_kv_cache_create(engine, &cache_config, &cache) == HEADWAY_OK)
         refuse("state: size ", &state.size, ask_cache);
     headway_kv_cache_destroy(cache);
+    layer_sizes = (headway_mha_sizes)HEADWAY_MHA_SIZES_INIT;
+    if (headway_mha_create(engine, &layer_config, &weights, &layer) == HEADWAY_OK)
+        refuse("sizes: size ", &layer_sizes.size, ask_layer);
+    headway_mha_destroy(layer);
 }

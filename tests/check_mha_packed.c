@@ -74,6 +74,25 @@ static const void *map_file(const void *memory, size_t bytes)
     return mapping;
 }
 
+/* What a process that has nothing but the layer learns of it. */
+static void expect_sizes(const headway_mha *mha, const struct layer *l)
+{
+    const struct shape *s = &l->options->shape;
+    headway_mha_sizes sizes = HEADWAY_MHA_SIZES_INIT;
+    CHECK(headway_mha_get_sizes(mha, &sizes) == HEADWAY_OK, "sizes");
+    CHECK(sizes.heads == s->heads && sizes.kv_heads == s->kv_heads && sizes.head_size == s->size &&
+              sizes.value_head_size == s->value_size,
+          "%lld and %lld heads of %lld and %lld", (long long)sizes.heads, (long long)sizes.kv_heads,
+          (long long)sizes.head_size, (long long)sizes.value_head_size);
+    CHECK(sizes.query_width == l->widths.in[QUERY] && sizes.key_width == l->widths.in[KEY] &&
+              sizes.value_width == l->widths.in[VALUE] && sizes.out_width == l->widths.out,
+          "widths %lld, %lld, %lld, out %lld", (long long)sizes.query_width,
+          (long long)sizes.key_width, (long long)sizes.value_width, (long long)sizes.out_width);
+    CHECK(sizes.positions == l->rope.positions && sizes.appended_keys == layer_keys(l) - s->keys,
+          "%lld positions, %lld keys appended", (long long)sizes.positions,
+          (long long)sizes.appended_keys);
+}
+
 static void expect_mapped(const headway_engine *engine, const void *memory, size_t bytes,
                           const struct layer *l, const struct answer *expected, const char *what)
 {
@@ -84,6 +103,7 @@ static void expect_mapped(const headway_engine *engine, const void *memory, size
     CHECK(status == HEADWAY_OK, "%s: %s: %s", what, headway_status_text(status), text);
     if (status != HEADWAY_OK)
         return;
+    expect_sizes(mapped, l);
     struct answer a = forward(engine, mapped, l, LAYOUT_DENSE, 1);
     compare_bits(&a, expected, what);
     answer_free(&a);
@@ -115,6 +135,7 @@ static void check_round_trip(const struct subject *s, int what)
     headway_mha *mha = layer_create(s->engines[0], l, STORED_PLAIN);
     struct answer expected = forward(s->engines[0], mha, l, LAYOUT_DENSE, 1);
     void *memory = saved(mha, &bytes);
+    expect_sizes(mha, l);
     headway_mha_destroy(mha);
     const void *mapping = map_file(memory, bytes);
     expect_mapped(s->engines[0], memory, bytes, l, &expected, "from memory");

@@ -789,6 +789,10 @@ static void call_packed(void)
     DEMAND(damages || given < bytes || written != HEADWAY_OK || mapped,
            "sound weights are refused");
     if (mapped) {
+        headway_mha_sizes learned = HEADWAY_MHA_SIZES_INIT;
+        DEMAND(headway_mha_get_sizes(mapped, &learned) == HEADWAY_OK && learned.heads >= 1 &&
+                   learned.query_width >= 1,
+               "a mapped layer without sizes");
         const headway_tensor *query = tensor(HEADWAY_F32, 3, q, 0);
         const headway_tensor *out = tensor(HEADWAY_F32, 3, q, 1);
         headway_status ran = headway_mha_workspace(mapped, NULL, query, NULL, NULL, &needed);

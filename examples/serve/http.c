@@ -178,7 +178,7 @@ static void write_answer(struct job *job)
     } else {
         request->status = MHD_HTTP_OK;
         request->text = json_answer(sequence->values, sequence->tokens, sequence->steps,
-                                    request->http->model->width, &request->text_size);
+                                    request->http->model->sizes.query_width, &request->text_size);
         if (!request->text)
             refuse_later(request, MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory");
     }
@@ -211,7 +211,7 @@ static void read_body(struct job *job)
     struct request *request = (struct request *)job;
     const struct http *http = request->http;
     request->status =
-        json_read(request->body ? request->body : "", request->size, http->model->width,
+        json_read(request->body ? request->body : "", request->size, http->model->sizes.query_width,
                   http->config.tokens, &request->json, request->error);
     drop_body(request);
     if (!request->status) {

@@ -47,7 +47,7 @@ static int64_t length_of(const struct sequence *sequence)
 static void add(struct scheduler *s, struct sequence *sequence, int64_t rows)
 {
     struct batch *batch = &s->batch;
-    int64_t width = s->model->width;
+    int64_t width = s->model->sizes.query_width;
     memcpy(batch->in + batch->rows * width, sequence->values + sequence->done * width,
            (size_t)(rows * width) * sizeof(float));
     batch->sequence[batch->sequences] = sequence;
@@ -96,7 +96,7 @@ static headway_status forward(struct scheduler *s)
 {
     struct batch *batch = &s->batch;
     headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
-    int64_t shape[3] = {1, batch->rows, s->model->width};
+    int64_t shape[3] = {1, batch->rows, s->model->sizes.query_width};
     headway_tensor in = headway_tensor_dense(batch->in, HEADWAY_F32, 3, shape);
     headway_tensor out = headway_tensor_dense(batch->out, HEADWAY_F32, 3, shape);
     size_t bytes = 0;
@@ -127,7 +127,7 @@ static int is_finite(const float *values, int64_t count)
 static void scatter(struct scheduler *s, headway_status status)
 {
     const struct batch *batch = &s->batch;
-    int64_t width = s->model->width;
+    int64_t width = s->model->sizes.query_width;
     for (int64_t i = 0; i < batch->sequences; i++) {
         struct sequence *q = batch->sequence[i];
         int64_t rows = batch->starts[i + 1] - batch->starts[i];
@@ -334,8 +334,9 @@ static headway_status make_cache(struct scheduler *s)
 {
     headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
     config.sequences = s->config.slots;
-    config.kv_heads = s->model->kv_heads;
-    config.head_size = s->model->head_size;
+    config.kv_heads = s->model->sizes.kv_heads;
+    config.head_size = s->model->sizes.head_size;
+    config.value_head_size = s->model->sizes.value_head_size;
     config.capacity = s->config.capacity;
     config.page_size = s->config.page_size;
     config.pages = s->config.pages;
@@ -346,7 +347,7 @@ static int make_batch(struct scheduler *s)
 {
     struct batch *batch = &s->batch;
     size_t slots = (size_t)s->config.slots;
-    size_t floats = (size_t)(s->config.step_tokens * s->model->width);
+    size_t floats = (size_t)(s->config.step_tokens * s->model->sizes.query_width);
     batch->sequence = calloc(slots, sizeof *batch->sequence);
     batch->starts = calloc(slots + 1, sizeof *batch->starts);
     batch->slots = calloc(slots, sizeof *batch->slots);

@@ -216,13 +216,20 @@ static void save_packed(const headway_mha *layer, const char *path)
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-static int shapes_fit(const struct tensors *tensors, struct model *model)
+/* The layer's sizes, which only it knows where it was mapped. States go in and come out as wide. */
+static int take_sizes(const headway_engine *engine, struct model *model, char *error)
 {
-    const int64_t *query = tensors->weight[QUERY].shape, *out = tensors->weight[OUT].shape;
-    if (!model->head_size)
-        model->head_size = query[0] / model->heads;
-    model->width = query[1];
-    return out[0] == query[1];
+    headway_mha_sizes *sizes = &model->sizes;
+    *sizes = (headway_mha_sizes)HEADWAY_MHA_SIZES_INIT;
+    if (headway_mha_get_sizes(model->layer, sizes) != HEADWAY_OK) {
+        headway_engine_error(engine, error, MODEL_ERROR);
+        return -1;
+    }
+    if (sizes->key_width == sizes->query_width && sizes->value_width == sizes->query_width &&
+        sizes->out_width == sizes->query_width)
+        return 0;
+    snprintf(error, MODEL_ERROR, "the layer's outputs are not as wide as its inputs");
+    return -1;
 }
 
 static headway_status make_layer(const headway_engine *engine, const struct settings *settings,
@@ -252,18 +259,13 @@ int model_open(const headway_engine *engine, const char *path, const char *layer
     if (settings_read(path, &settings, error) || safetensors_open(path, &file, error))
         return -1;
     int failed = find_tensors(&file, layer, &tensors, error);
-    model->heads = settings.heads;
-    model->kv_heads = settings.kv_heads;
-    model->head_size = settings.head_size;
-    if (!failed && !shapes_fit(&tensors, model)) {
-        snprintf(error, MODEL_ERROR, "the layer's outputs are not as wide as its inputs");
-        failed = -1;
-    }
     if (!failed &&
         make_layer(engine, &settings, &tensors, positions, path, packed, model) != HEADWAY_OK) {
         headway_engine_error(engine, error, MODEL_ERROR);
         failed = -1;
     }
+    if (!failed)
+        failed = take_sizes(engine, model, error);
     safetensors_close(&file);
     return failed;
 }

@@ -10,8 +10,8 @@ enum { MODEL_ERROR = 300 };
 
 struct model {
     headway_mha *layer;
-    int64_t heads, kv_heads, head_size, width; /* Hq, Hkv, D, and E of states in and out */
-    void *packed; /* the mapped file that the layer lives in, or NULL */
+    headway_mha_sizes sizes; /* states in and out are query_width wide */
+    void *packed;            /* the mapped file that the layer lives in, or NULL */
     size_t packed_size;
 };
 

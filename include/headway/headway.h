@@ -553,6 +553,21 @@ HEADWAY_API headway_status headway_mha_create(const headway_engine *engine,
 /* NULL is allowed. */
 HEADWAY_API void headway_mha_destroy(headway_mha *layer);
 
+/* What its tensors and its cache must be made for. */
+typedef struct headway_mha_sizes {
+    size_t size;
+    int64_t heads, kv_heads;            /* Hq, Hkv */
+    int64_t head_size, value_head_size; /* D, Dv */
+    int64_t query_width, key_width, value_width, out_width; /* E, Ek, Ev, Eo */
+    int64_t positions;     /* of the rotary tables: 0 .. positions - 1; 0: no rotary embedding */
+    int64_t appended_keys; /* by bias_k and add_zero_attn: what the weights' last axis has more */
+} headway_mha_sizes;
+
+#define HEADWAY_MHA_SIZES_INIT {sizeof(headway_mha_sizes), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+HEADWAY_API headway_status headway_mha_get_sizes(const headway_mha *layer,
+                                                 headway_mha_sizes *sizes);
+
 /* The whole layer:
  *   Q = query . Wq^T + bq, K = key . Wk^T + bk, V = value . Wv^T + bv, split into heads
  *   Q, K = RMS norm, then RoPE of each head where the layer has them
@@ -600,8 +615,8 @@ HEADWAY_API headway_status headway_mha_save_packed(const headway_mha *layer, voi
                                                    size_t bytes);
 
 /* A layer on saved weights: memory is only read, not copied (64-byte aligned: a mapping), and must
- * outlive the layer. ARGUMENT when it is no such thing, cut, damaged, of another format; CANNOT_RUN
- * when it was packed for another row than the engine's. */
+ * outlive the layer, whose sizes headway_mha_get_sizes() tells. ARGUMENT when it is no such thing, cut,
+ * damaged, of another format; CANNOT_RUN when it was packed for another row than the engine's. */
 HEADWAY_API headway_status headway_mha_map_packed(const headway_engine *engine, const void *memory,
                                                   size_t bytes, headway_mha **layer);
 

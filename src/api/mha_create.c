@@ -1,4 +1,4 @@
-/* headway_mha: the layer is made, its weights looked at and packed once. */
+/* headway_mha: the layer is made, its weights looked at and packed once; and asked for its sizes. */
 #include <math.h>
 #include <string.h>
 
@@ -431,4 +431,25 @@ void headway_mha_destroy(headway_mha *layer)
 {
     if (layer)
         headway_release(headway_engine_memory(layer->engine), layer);
+}
+
+headway_status headway_mha_get_sizes(const headway_mha *layer, headway_mha_sizes *sizes)
+{
+    if (!layer)
+        return HEADWAY_ERROR_ARGUMENT;
+    if (!sizes)
+        return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT, "sizes: NULL");
+    HEADWAY_TRY(
+        headway_check_size(layer->engine, "sizes", sizes->size, sizeof *sizes, sizeof *sizes));
+    sizes->heads = layer->heads;
+    sizes->kv_heads = layer->kv_heads;
+    sizes->head_size = layer->size;
+    sizes->value_head_size = layer->value_size;
+    sizes->query_width = layer->linear[QUERY].inputs;
+    sizes->key_width = layer->linear[KEY].inputs;
+    sizes->value_width = layer->linear[VALUE].inputs;
+    sizes->out_width = layer->linear[OUT].size;
+    sizes->positions = layer->rope.size ? layer->rope.positions : 0;
+    sizes->appended_keys = layer->appended;
+    return HEADWAY_OK;
 }

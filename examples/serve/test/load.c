@@ -349,7 +349,7 @@ static int with_model(void)
         printf("FAIL %s\n", engine ? error : "no engine");
     else
         failed = talks_make(engine, &model, given.longest, TALKS, run.talks);
-    run.width = model.width;
+    run.width = model.sizes.query_width;
     model_close(&model);
     headway_engine_destroy(engine);
     return failed;

@@ -16,7 +16,7 @@ static int compute(const headway_engine *engine, const struct model *model, floa
                    int64_t tokens)
 {
     headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
-    int64_t shape[3] = {1, tokens, model->width};
+    int64_t shape[3] = {1, tokens, model->sizes.query_width};
     headway_tensor x = headway_tensor_dense(in, HEADWAY_F32, 3, shape);
     headway_tensor y = headway_tensor_dense(out, HEADWAY_F32, 3, shape);
     char detail[300];
@@ -118,7 +118,7 @@ int talks_make(const headway_engine *engine, const struct model *model, int64_t 
                struct talk *talks)
 {
     uint64_t seed = 88172645463325252u;
-    size_t floats = (size_t)(longest * model->width);
+    size_t floats = (size_t)(longest * model->sizes.query_width);
     float *x = malloc(floats * sizeof(float)), *y = malloc(floats * sizeof(float));
     int failed = !x || !y;
     memset(talks, 0, (size_t)count * sizeof *talks);
@@ -129,7 +129,7 @@ int talks_make(const headway_engine *engine, const struct model *model, int64_t 
         for (size_t i = 0; i < floats; i++)
             x[i] = (float)(int64_t)(draw(&seed) >> 40) * 0x1p-22f - 2;
         failed = compute(engine, model, x, y, tokens) ||
-                 make_talk(&talks[t], x, y, tokens, model->width, &seed);
+                 make_talk(&talks[t], x, y, tokens, model->sizes.query_width, &seed);
     }
     free(x);
     free(y);
