@@ -23,6 +23,7 @@ enum {
     KEY,
     VALUE,
     CALLER,
+    HANDED, /* caller_pages */
     FIELDS
 };
 enum {
@@ -31,20 +32,23 @@ enum {
     MAX_PARTS = 3,
     MAX_LENGTH = 8192,
     MAX_ENTRIES = 640,
+    MAX_PLACES = 4096,
     ENOUGH_FAILURES = 3
 };
 
 static const struct field {
     const char *name;
     int64_t plain;
-} fields[FIELDS] = {{"slots", 2},    {"heads", 1},    {"size", 1},       {"value_size", 1},
-                    {"capacity", 4}, {"page", 0},     {"pages", 0},      {"rolling", 0},
-                    {"pinned", 0},   {"key_type", 0}, {"value_type", 0}, {"caller", 0}};
+} fields[FIELDS] = {{"slots", 2},       {"heads", 1},    {"size", 1},       {"value_size", 1},
+                    {"capacity", 4},    {"page", 0},     {"pages", 0},      {"rolling", 0},
+                    {"pinned", 0},      {"key_type", 0}, {"value_type", 0}, {"caller", 0},
+                    {"caller_pages", 0}};
 
 /* Append part[i].slot's next part[i].count; fork part[0].slot to .count; truncate it to .count;
- * reset; get tokens .count and on; query .count rows. */
+ * reset; get tokens .count and on; query .count rows; set part[0].slot's pages for .count tokens: the
+ * first part[1].count pages of part[1].slot, then part[2].count from number part[2].slot on. */
 struct operation {
-    char kind; /* a f t r g q */
+    char kind; /* a f t r g q s */
     int parts;
     struct {
         int64_t slot, count;
@@ -127,11 +131,15 @@ static int parse(struct script *s, const char *text)
 /* ---- the model --------------------------------------------------------------------------------
  */
 
+/* Where the caller hands out the pages they are real ones, number + 1, and a token is what was last
+ * written in its place, whoever wrote it; else pages are told apart only, and each slot has its own
+ * tokens. */
 static struct model {
     const int64_t *f;
     int64_t length[MAX_SLOTS], first[MAX_SLOTS];
     int token[MAX_SLOTS][MAX_LENGTH];
     int page[MAX_SLOTS][MAX_ENTRIES]; /* 0: none */
+    int place[MAX_PLACES];            /* the token in each place of the caller's pages; 0: none */
     int tokens, pages;                /* numbers given so far */
     int64_t entries, page_size, ring, all_pages;
 } model, next;
@@ -166,6 +174,13 @@ static int64_t entry_of(const struct model *m, int64_t token)
     return token / m->page_size;
 }
 
+static int *token_at(struct model *m, int64_t slot, int64_t token)
+{
+    const int64_t page = m->page[slot][entry_of(m, token)] - 1;
+    return m->f[HANDED] ? &m->place[page * m->page_size + token % m->page_size]
+                        : &m->token[slot][token];
+}
+
 static int users(const struct model *m, int page)
 {
     int count = 0;
@@ -186,7 +201,7 @@ static int64_t free_pages(const struct model *m)
                     before = m->page[t][d] == m->page[s][e];
             used += !before;
         }
-    return m->f[PAGE] ? m->all_pages - used : 0;
+    return m->f[PAGE] && !m->f[HANDED] ? m->all_pages - used : 0;
 }
 
 static void drop_pages(struct model *m, int64_t slot)
@@ -200,7 +215,28 @@ static void drop_pages(struct model *m, int64_t slot)
             m->page[slot][e] = 0;
 }
 
-static headway_status model_append(struct model *m, const struct operation *op)
+/* The tokens of one more append; *clash: two of them in one place, which a caller must not do. */
+static void put_tokens(struct model *m, const struct operation *op, int *clash)
+{
+    const int before = m->tokens;
+    for (int i = 0; i < op->parts; i++) {
+        const int64_t slot = op->part[i].slot;
+        for (int64_t k = 0; k < op->part[i].count; k++) {
+            const int64_t t = m->length[slot]++;
+            int *page = &m->page[slot][entry_of(m, t)];
+            if (!m->f[HANDED] &&
+                (*page == 0 || (users(m, *page) > 1 && !(planted && t % m->page_size))))
+                *page = ++m->pages;
+            int *token = token_at(m, slot, t);
+            *clash |= m->f[HANDED] && *token > before;
+            *token = ++m->tokens;
+        }
+        if (m->f[ROLLING] && m->length[slot] - m->ring > m->first[slot])
+            m->first[slot] = m->length[slot] - m->ring;
+    }
+}
+
+static headway_status model_append(struct model *m, const struct operation *op, int *clash)
 {
     for (int i = 0; i < op->parts; i++) {
         const int64_t slot = op->part[i].slot, count = op->part[i].count;
@@ -214,18 +250,13 @@ static headway_status model_append(struct model *m, const struct operation *op)
                           : m->length[slot] + count > m->f[CAPACITY])
             return HEADWAY_ERROR_ARGUMENT;
     }
-    for (int i = 0; i < op->parts; i++) {
-        const int64_t slot = op->part[i].slot;
+    for (int i = 0; m->f[HANDED] && i < op->parts; i++)
         for (int64_t k = 0; k < op->part[i].count; k++) {
-            const int64_t t = m->length[slot]++;
-            int *page = &m->page[slot][entry_of(m, t)];
-            m->token[slot][t] = ++m->tokens;
-            if (*page == 0 || (users(m, *page) > 1 && !(planted && t % m->page_size)))
-                *page = ++m->pages;
+            const int64_t slot = op->part[i].slot;
+            if (m->page[slot][entry_of(m, m->length[slot] + k)] == 0)
+                return HEADWAY_ERROR_MEMORY;
         }
-        if (m->f[ROLLING] && m->length[slot] - m->ring > m->first[slot])
-            m->first[slot] = m->length[slot] - m->ring;
-    }
+    put_tokens(m, op, clash);
     return free_pages(m) < 0 ? HEADWAY_ERROR_MEMORY : HEADWAY_OK;
 }
 
@@ -247,7 +278,59 @@ static headway_status model_cut(struct model *m, int64_t slot, int64_t length, i
     m->length[slot] = length;
     if (m->first[slot] > length || reset)
         m->first[slot] = length > m->f[PINNED] ? length : m->f[PINNED];
-    drop_pages(m, slot);
+    if (!m->f[HANDED])
+        drop_pages(m, slot);
+    else if (reset)
+        memset(m->page[slot], 0, sizeof m->page[slot]);
+    return HEADWAY_OK;
+}
+
+/* The numbers that the operation hands to its slot. */
+static int64_t handed_pages(const struct model *m, const struct operation *op, int32_t *pages)
+{
+    int64_t count = 0;
+    if (op->parts > 1 && op->part[1].slot < m->f[SLOTS])
+        while (count < op->part[1].count && count < m->entries &&
+               m->page[op->part[1].slot][count] != 0) {
+            pages[count] = m->page[op->part[1].slot][count] - 1;
+            count++;
+        }
+    for (int64_t k = 0; op->parts > 2 && k < op->part[2].count && count <= m->entries; k++) {
+        const int64_t page = op->part[2].slot;
+        pages[count++] = (int32_t)(page < m->all_pages ? (page + k) % m->all_pages : page);
+    }
+    return count;
+}
+
+/* All tokens that would be kept have been written. */
+static int all_written(struct model *m, int64_t slot)
+{
+    for (int64_t t = 0; t < m->length[slot]; t++)
+        if (is_kept(m, slot, t) && *token_at(m, slot, t) == 0)
+            return 0;
+    return 1;
+}
+
+/* *length becomes what is written of it, as a caller would say. */
+static headway_status model_set(struct model *m, int64_t slot, const int32_t *pages, int64_t count,
+                                int64_t *length)
+{
+    const int goes_round = m->f[ROLLING] && count == m->entries;
+    const int64_t held = count * m->page_size;
+    if (!m->f[HANDED] || slot >= m->f[SLOTS] || count > m->entries)
+        return HEADWAY_ERROR_ARGUMENT;
+    for (int64_t e = 0; e < count; e++)
+        if (pages[e] >= m->all_pages)
+            return HEADWAY_ERROR_ARGUMENT;
+    if (!goes_round && *length > (held < m->f[CAPACITY] ? held : m->f[CAPACITY]))
+        return HEADWAY_ERROR_ARGUMENT;
+    for (int64_t e = 0; e < m->entries; e++)
+        m->page[slot][e] = e < count ? pages[e] + 1 : 0;
+    do {
+        const int64_t behind = *length - m->ring;
+        m->length[slot] = *length;
+        m->first[slot] = behind > m->f[PINNED] ? behind : m->f[PINNED];
+    } while (!all_written(m, slot) && (*length)--);
     return HEADWAY_OK;
 }
 
@@ -310,7 +393,7 @@ static float *expected_lines(int64_t slot, int64_t first, int64_t count, int val
     check_poison(lines, count * width);
     for (int64_t i = 0; i < count; i++)
         if (is_kept(&model, slot, first + i))
-            token_of(&model, model.token[slot][first + i], value, 1, lines + i * width);
+            token_of(&model, *token_at(&model, slot, first + i), value, 1, lines + i * width);
     return lines;
 }
 
@@ -422,6 +505,7 @@ static headway_kv_cache_config config_of(const struct script *s)
     config.pages = s->f[PAGES];
     config.rolling = (int)s->f[ROLLING];
     config.pinned = s->f[PINNED];
+    config.caller_pages = (int)s->f[HANDED];
     return config;
 }
 
@@ -430,11 +514,22 @@ static void step(headway_kv_cache *cache, const struct operation *op, int n)
     const int64_t a = op->part[0].slot, b = op->part[0].count;
     struct bytes before = bytes_of(cache);
     headway_status expected = HEADWAY_OK, got = HEADWAY_OK;
+    int32_t pages[MAX_ENTRIES + 2];
+    int64_t count, length = b;
+    int clash = 0;
     next = model;
     switch (op->kind) {
     case 'a':
-        expected = model_append(&next, op);
-        got = cache_append(cache, &next, op);
+        expected = model_append(&next, op, &clash);
+        if (clash)
+            next = model;
+        else
+            got = cache_append(cache, &next, op);
+        break;
+    case 's':
+        count = handed_pages(&model, op, pages);
+        expected = model_set(&next, a, pages, count, &length);
+        got = headway_kv_cache_set_pages(cache, a, pages, count, length);
         break;
     case 'f':
         expected = model_fork(&next, a, b);
@@ -487,6 +582,11 @@ static int64_t below(uint64_t *state, int64_t n)
     return n > 0 ? (int64_t)(check_random(state) % (uint64_t)n) : 0;
 }
 
+static int64_t pages_of(const struct script *s)
+{
+    return s->f[PAGES] ? s->f[PAGES] : s->f[SLOTS] * divide_up(s->f[CAPACITY], s->f[PAGE]);
+}
+
 static int is_valid(const struct script *s)
 {
     const int64_t *f = s->f, page = f[PAGE];
@@ -494,24 +594,39 @@ static int is_valid(const struct script *s)
     if (f[SLOTS] < 1 || f[SLOTS] > MAX_SLOTS || f[HEADS] < 1 || f[SIZE] < 1 || f[VALUE_SIZE] < 1 ||
         f[CAPACITY] < 1 || page < 0 || page > 256 || (page & (page - 1)) != 0 || f[PAGES] < 0 ||
         (!page && (f[PAGES] || f[PINNED])) || f[KEY] < 0 || f[VALUE] < 0 || f[CALLER] < 0 ||
-        f[CAPACITY] > MAX_ENTRIES || (!f[ROLLING] && f[PINNED]) || f[PINNED] < 0 ||
-        f[PINNED] >= f[CAPACITY] || (f[ROLLING] && page && f[CAPACITY] % page) ||
+        f[CAPACITY] > MAX_ENTRIES || f[HANDED] < 0 || (f[HANDED] && !page) ||
+        (f[HANDED] && pages_of(s) * page > MAX_PLACES) || (!f[ROLLING] && f[PINNED]) ||
+        f[PINNED] < 0 || f[PINNED] >= f[CAPACITY] || (f[ROLLING] && page && f[CAPACITY] % page) ||
         (page && f[PINNED] % page))
         return 0;
     for (int n = 0; n < s->count; n++)
         for (int i = 0; i < s->ops[n].parts; i++) {
             if (s->ops[n].part[i].slot < 0 || s->ops[n].part[i].count < 0)
                 return 0;
-            appended += s->ops[n].kind == 'a' ? s->ops[n].part[i].count : 0;
+            if (s->ops[n].kind == 'a' || (s->ops[n].kind == 's' && i == 0))
+                appended += s->ops[n].part[i].count;
         }
     return f[ROLLING] >= 0 && appended <= MAX_LENGTH;
+}
+
+/* Pages that a slot has, grown, shared or given up, and any others behind them. */
+static void draw_pages(uint64_t *r, const struct script *s, struct operation *op)
+{
+    const int64_t capacity = s->f[CAPACITY], pages = s->f[PAGE] ? pages_of(s) : 1;
+    const int64_t entries = s->f[PAGE] ? divide_up(capacity, s->f[PAGE]) : 1;
+    op->part[0].count = below(r, s->f[ROLLING] ? 3 * capacity : capacity + 2);
+    op->part[1].slot = below(r, s->f[SLOTS]);
+    op->part[1].count = below(r, entries + 1);
+    op->part[2].slot = below(r, pages + (below(r, 40) == 0));
+    op->part[2].count = below(r, 2) ? entries - op->part[1].count : below(r, entries + 2);
+    op->parts = 3;
 }
 
 static void draw_operation(uint64_t *r, const struct script *s, struct operation *op)
 {
     static const char kinds[] = "aaaaaaaaffttrgqq";
     const int64_t slots = s->f[SLOTS] + (below(r, 40) == 0), capacity = s->f[CAPACITY];
-    op->kind = kinds[below(r, COUNT(kinds) - 1)];
+    op->kind = below(r, s->f[HANDED] ? 4 : 60) == 0 ? 's' : kinds[below(r, COUNT(kinds) - 1)];
     op->parts = op->kind == 'a' ? 1 + (int)below(r, MAX_PARTS) : 1;
     for (int i = 0; i < op->parts; i++) {
         op->part[i].slot = below(r, slots);
@@ -521,6 +636,8 @@ static void draw_operation(uint64_t *r, const struct script *s, struct operation
                             : op->kind == 'a' ? below(r, below(r, 2) ? capacity + 2 : 5)
                                               : below(r, capacity + 2);
     }
+    if (op->kind == 's')
+        draw_pages(r, s, op);
 }
 
 static struct script draw(uint64_t seed)
@@ -544,6 +661,7 @@ static struct script draw(uint64_t seed)
         s.f[KEY] = below(&r, 4);
         s.f[VALUE] = below(&r, 4);
         s.f[CALLER] = below(&r, 4);
+        s.f[HANDED] = page && below(&r, 3) == 0;
         s.count = 3 + (int)below(&r, MAX_OPS - 2);
         for (int n = 0; n < s.count; n++)
             draw_operation(&r, &s, &s.ops[n]);
