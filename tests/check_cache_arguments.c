@@ -425,16 +425,16 @@ static void check_slots(void)
               headway_kv_cache_get_state(NULL, 0, &state) == HEADWAY_ERROR_ARGUMENT,
           "NULL");
 #define WRONG(call, words) NOTHING_CHANGED(&m, call, HEADWAY_ERROR_ARGUMENT, words)
-    WRONG(headway_kv_cache_truncate(c, 4, 0), "slot: 4 at 0, expected 0..3");
+    WRONG(headway_kv_cache_truncate(c, 4, 0), "slot: 4, expected 0..3");
     WRONG(headway_kv_cache_truncate(c, 0, 10), "length: 10, expected 0..9");
     WRONG(headway_kv_cache_truncate(c, 0, -1), "length: -1");
-    WRONG(headway_kv_cache_reset(c, -1), "slot: -1");
-    WRONG(headway_kv_cache_fork(c, 4, 0), "from: 4");
-    WRONG(headway_kv_cache_fork(c, 0, -1), "to: -1");
+    WRONG(headway_kv_cache_reset(c, -1), "slot: -1, expected 0..3");
+    WRONG(headway_kv_cache_fork(c, 4, 0), "from: 4, expected 0..3");
+    WRONG(headway_kv_cache_fork(c, 0, -1), "to: -1, expected 0..3");
     WRONG(headway_kv_cache_fork(c, 1, 1), "to: 1, expected another");
     WRONG(headway_kv_cache_set_pages(c, 0, pages, 1, 1), "cache: hands out its pages itself");
     WRONG(headway_kv_cache_get_state(c, 0, NULL), "state: NULL");
-    WRONG(headway_kv_cache_get_state(c, 9, &state), "slot: 9");
+    WRONG(headway_kv_cache_get_state(c, 9, &state), "slot: 9, expected 0..3");
     state.size = 4;
     WRONG(headway_kv_cache_get_state(c, 0, &state), "state: size 4");
     unmake(&m);
@@ -442,7 +442,7 @@ static void check_slots(void)
     headway_kv_cache_config config = config_make(2, 10, 4, HEADWAY_F32, HEADWAY_F32);
     config.caller_pages = 1;
     m.cache = c = cache_make(engine, &config);
-    WRONG(headway_kv_cache_set_pages(c, 2, pages, 1, 1), "slot: 2");
+    WRONG(headway_kv_cache_set_pages(c, 2, pages, 1, 1), "slot: 2, expected 0..1");
     WRONG(headway_kv_cache_set_pages(c, 0, pages, 4, 1), "count: 4, expected 0..3");
     WRONG(headway_kv_cache_set_pages(c, 0, pages, -1, 0), "count: -1");
     WRONG(headway_kv_cache_set_pages(c, 0, NULL, 1, 1), "pages: NULL");
@@ -468,7 +468,7 @@ static void check_read(void)
     m.key = keys;
     m.value = values;
     CHECK(headway_kv_cache_read(NULL, 0, 0, &keys, NULL) == HEADWAY_ERROR_ARGUMENT, "NULL");
-    WRONG(headway_kv_cache_read(c, 4, 0, &keys, NULL), "slot: 4");
+    WRONG(headway_kv_cache_read(c, 4, 0, &keys, NULL), "slot: 4, expected 0..3");
     WRONG(headway_kv_cache_read(c, 0, 0, NULL, NULL), "key: NULL");
     WRONG(headway_kv_cache_read(c, 0, 8, &keys, NULL), "first: 8 with 2 tokens");
     WRONG(headway_kv_cache_read(c, 0, -1, &keys, NULL), "first: -1");

@@ -321,9 +321,13 @@ void headway_kv_cache_destroy(headway_kv_cache *cache)
         headway_release(headway_engine_memory(cache->engine), cache);
 }
 
-static headway_status check_slot(const headway_kv_cache *cache, const char *name, int64_t slot)
+headway_status headway_cache_check_slot(const headway_kv_cache *cache, const char *name,
+                                        int64_t slot)
 {
-    return headway_cache_check_slots(cache->engine, cache, name, &slot, 1);
+    if (slot < 0 || slot >= cache->sequences)
+        return headway_fail(cache->engine, HEADWAY_ERROR_ARGUMENT, "%s: %lld, expected 0..%lld",
+                            name, (long long)slot, (long long)cache->sequences - 1);
+    return HEADWAY_OK;
 }
 
 headway_status headway_kv_cache_get_state(const headway_kv_cache *cache, int64_t slot,
@@ -335,7 +339,7 @@ headway_status headway_kv_cache_get_state(const headway_kv_cache *cache, int64_t
         return headway_fail(cache->engine, HEADWAY_ERROR_ARGUMENT, "state: NULL");
     HEADWAY_TRY(
         headway_check_size(cache->engine, "state", state->size, sizeof *state, sizeof *state));
-    HEADWAY_TRY(check_slot(cache, "slot", slot));
+    HEADWAY_TRY(headway_cache_check_slot(cache, "slot", slot));
     state->length = cache->lengths[slot];
     state->first = cache->first[slot];
     state->pages = 0;
@@ -350,7 +354,7 @@ headway_status headway_kv_cache_truncate(headway_kv_cache *cache, int64_t slot, 
 {
     if (!cache)
         return HEADWAY_ERROR_ARGUMENT;
-    HEADWAY_TRY(check_slot(cache, "slot", slot));
+    HEADWAY_TRY(headway_cache_check_slot(cache, "slot", slot));
     if (length < 0 || length > cache->lengths[slot])
         return headway_fail(cache->engine, HEADWAY_ERROR_ARGUMENT, "length: %lld, expected 0..%lld",
                             (long long)length, (long long)cache->lengths[slot]);
@@ -365,7 +369,7 @@ headway_status headway_kv_cache_reset(headway_kv_cache *cache, int64_t slot)
 {
     if (!cache)
         return HEADWAY_ERROR_ARGUMENT;
-    HEADWAY_TRY(check_slot(cache, "slot", slot));
+    HEADWAY_TRY(headway_cache_check_slot(cache, "slot", slot));
     headway_cache_empty(cache, slot);
     return HEADWAY_OK;
 }
@@ -374,8 +378,8 @@ headway_status headway_kv_cache_fork(headway_kv_cache *cache, int64_t from, int6
 {
     if (!cache)
         return HEADWAY_ERROR_ARGUMENT;
-    HEADWAY_TRY(check_slot(cache, "from", from));
-    HEADWAY_TRY(check_slot(cache, "to", to));
+    HEADWAY_TRY(headway_cache_check_slot(cache, "from", from));
+    HEADWAY_TRY(headway_cache_check_slot(cache, "to", to));
     if (from == to)
         return headway_fail(cache->engine, HEADWAY_ERROR_ARGUMENT,
                             "to: %lld, expected another slot than from", (long long)to);
@@ -393,7 +397,7 @@ headway_status headway_kv_cache_set_pages(headway_kv_cache *cache, int64_t slot,
     if (!cache->caller_pages)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "cache: hands out its pages itself, expected one with caller_pages");
-    HEADWAY_TRY(check_slot(cache, "slot", slot));
+    HEADWAY_TRY(headway_cache_check_slot(cache, "slot", slot));
     if (count < 0 || count > store->entries)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT, "count: %lld, expected 0..%lld",
                             (long long)count, (long long)store->entries);

@@ -50,7 +50,10 @@ struct headway_kv_cache {
 /* Tokens of a rolling sequence, at most: sums of a few stay in int64_t. */
 #define HEADWAY_CACHE_LONGEST (INT64_C(1) << 61)
 
-/* Slots are in range: `name` is the argument that said them. Needs none of the below. */
+/* Slots are in range, one or a batch's: `name` is the argument that said them. Needs none of the
+ * below. */
+headway_status headway_cache_check_slot(const headway_kv_cache *cache, const char *name,
+                                        int64_t slot);
 headway_status headway_cache_check_slots(const headway_engine *engine,
                                          const headway_kv_cache *cache, const char *name,
                                          const int64_t *slots, int64_t batch);

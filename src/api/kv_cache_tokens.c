@@ -161,7 +161,7 @@ headway_status headway_kv_cache_read(const headway_kv_cache *cache, int64_t slot
     if (!cache)
         return HEADWAY_ERROR_ARGUMENT;
     const headway_engine *engine = cache->engine;
-    HEADWAY_TRY(headway_cache_check_slots(engine, cache, "slot", &slot, 1));
+    HEADWAY_TRY(headway_cache_check_slot(cache, "slot", slot));
     if (!any)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "key: NULL as value is, expected one of them");
