@@ -194,10 +194,20 @@ static void checks(void)
         expect(table[i], 0, ": ok\n");
     cli_done(ATTEND "--output right.npy");
     expect(CHECK_CORE "--decode 3 --against right.npy", 0, "out against right.npy: ");
-    /* The bound is of the stored values, which a file without a cache does not know. */
-    expect(CHECK_CORE "--cache-dtype int8 --against right.npy", 1, "FAIL");
+    /* What storing costs is no fault, whether the file knows of it or not; anything else is. */
+    expect(CHECK_CORE "--cache-dtype int8 --against right.npy", 0,
+           "storing as int8 moves it by up to");
+    expect(CHECK_CORE "--cache-dtype f16,bf16 --against right.npy", 0, "out against right.npy: ");
+    expect(CHECK_CORE "--cache-dtype int8 --against right.npy --scale 1", 1, "FAIL");
+    expect(CHECK_CORE "--cache-dtype f16 --against far.npy", 1, "FAIL (1 of 240 outside)\n");
     cli_done(ATTEND "--cache-dtype int8 --output right8.npy");
     expect(CHECK_CORE "--cache-dtype int8 --decode 1 --against right8.npy", 0, ": ok\n");
+    expect(CHECK_CORE "--cache-dtype f16 --against right8.npy", 1, "FAIL");
+    expect(CHECK_CORE "--cache-dtype int8,bf16 --cache paged:2", 0, "stored key against key: ");
+    cli_done(LAYER "--causal top-left --output layer.npy");
+    expect(CHECKED "--causal top-left --cache-dtype int8 --append 2 --against layer.npy", 0,
+           "out against layer.npy: ");
+    expect(CHECKED "--cache-dtype int8 --append 2 --against layer.npy", 1, "FAIL");
 }
 
 static void onednn(void)

@@ -57,6 +57,7 @@ void check_cli_checks(void)
     cli_done(ATTEND "--output right.npy");
     spoil("off.npy", 1e-3f);
     spoil("near.npy", 3e-8f);
+    spoil("far.npy", 0.1f);
     spoil("nan.npy", NAN);
     expect(CHECK_CORE, 0, "out against reference: ");
     expect(CHECK_CORE "--against reference --causal top-left --mask mb.npy", 0, ": ok\n");

@@ -1,5 +1,8 @@
+#include "cli/cache.h"
 #include "cli/compare.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,7 +60,91 @@ static void check_other(const char *name, const struct array *array, const doubl
     print(name, "reference", array, &c, differs);
 }
 
-static int check_file(const struct problem *p, const struct answer *answer, const char *path,
+/* How far a stored element may be from x, of a head's line with the largest |x| `most`: headway.h. */
+static double storage_bound(headway_dtype dtype, double x, double most)
+{
+    switch (dtype) {
+    case HEADWAY_F16:
+        return x > 65504 ? INFINITY : fmax(x * 0x1p-11, 0x1p-25);
+    case HEADWAY_BF16:
+        return x > 255 * 0x1p120 ? INFINITY : fmax(x * 0x1p-8, 0x1p-134);
+    case HEADWAY_I8:
+        return most < (double)FLT_MAX ? most / 254 * (1 + 0x1p-14) + 0x1p-100 : INFINITY;
+    default:
+        return 0;
+    }
+}
+
+/* A head's line of a token and what is stored of it, which begins at `at`. */
+static void compare_line(const float *line, const float *stored, int64_t size, headway_dtype dtype,
+                         int64_t at, struct comparison *c)
+{
+    double most = 0;
+    for (int64_t d = 0; d < size; d++)
+        most = fabs((double)line[d]) > most || isnan(line[d]) ? fabs((double)line[d]) : most;
+    for (int64_t d = 0; d < size; d++) {
+        const double bound = storage_bound(dtype, fabs((double)line[d]), most);
+        if (isfinite(bound) && isfinite(most))
+            compare_element(c, at + d, stored[at + d], line[d], bound);
+    }
+}
+
+/* What the cache holds, which is what reference and onednn compute on, beside the given tensor. */
+static void check_stored(const struct problem *p, const char *name, const headway_tensor *given,
+                         const struct array *stored, headway_dtype dtype, int *differs)
+{
+    const int64_t heads = p->kv_heads, size = given->shape[3];
+    struct comparison c = {0};
+    char output[32];
+    for (int64_t b = 0; b < p->sequences; b++) {
+        const struct sequence s = problem_sequence(p, b);
+        const int64_t batch = p->params.query_starts ? 0 : b;
+        for (int64_t n = 0; n < s.keys * heads; n++) {
+            const int64_t t = s.key_start + n / heads, h = n % heads;
+            const float *line = (const float *)given->data + batch * given->stride[0] +
+                                t * given->stride[1] + h * given->stride[2];
+            const int64_t at = ((batch * p->key_length + t) * heads + h) * size;
+            compare_line(line, stored->data, size, dtype, at, &c);
+        }
+    }
+    snprintf(output, sizeof output, "stored %s", name);
+    print(output, name, stored, &c, differs);
+}
+
+static void check_cache(const struct problem *p, const struct answer *answer, int *differs)
+{
+    headway_kv_cache_config config;
+    char error[ERROR_SIZE];
+    if (p->is_layer || !answer->stored[0].data || cache_parse(p->options, &config, error))
+        return;
+    check_stored(p, "key", &p->key, &answer->stored[0], config.key_dtype, differs);
+    check_stored(p, "value", &p->value, &answer->stored[1], config.value_dtype, differs);
+}
+
+/* A file that was made without this cache knows nothing of its rounding: the bound of each element
+ * grows by what that moves it, in double precision. */
+static int allow_storing(const struct problem *p, struct answer *answer, char *error)
+{
+    struct answer plain;
+    double most = 0;
+    if (!answer->stored[0].data)
+        return 0;
+    if (answer_make(p, NULL, &plain, error))
+        return -1;
+    for (int64_t i = 0, n = array_count(&p->result); i < n; i++) {
+        const double moved = fabs(answer->out[i] - plain.out[i]);
+        if (!isfinite(moved))
+            continue;
+        answer->out_bound[i] += moved;
+        most = fmax(most, moved);
+    }
+    printf("out: storing as %s moves it by up to %.3g, which the bound takes in\n",
+           p->options->cache_dtype, most);
+    answer_free(&plain);
+    return 0;
+}
+
+static int check_file(const struct problem *p, struct answer *answer, const char *path,
                       int *differs, char *error)
 {
     struct array expected = {0};
@@ -77,7 +164,8 @@ static int check_file(const struct problem *p, const struct answer *answer, cons
         snprintf(error, ERROR_SIZE, "--against: %.200s holds %s, a float type expected", path,
                  array_type_name(expected.type));
     else
-        failed = compare_out(p, answer, SOURCE_FILE, &expected, &c, error);
+        failed = allow_storing(p, answer, error) ||
+                 compare_out(p, answer, SOURCE_FILE, &expected, &c, error);
     if (!failed)
         print("out", path, &expected, &c, differs);
     array_free(&expected);
@@ -150,6 +238,7 @@ int check_problem(const struct problem *p, const headway_kv_cache *cache, int *d
     if (answer_make(p, cache, &answer, error))
         return -1;
     int failed;
+    check_cache(p, &answer, differs);
     if (strcmp(against, "onednn") == 0)
         failed = check_onednn(p, &answer, differs, error);
     else if (strcmp(against, "reference") != 0)

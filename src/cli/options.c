@@ -446,7 +446,11 @@ static const char usage_attend[] =
 static const char usage_check[] =
     "headway check (arguments of run or attend) [--against reference|onednn|FILE.npy]\n"
     "Compares: for each output the largest error, the largest in units of the documented bound,\n"
-    "where they are, and ok or FAIL.\n";
+    "where they are, and ok or FAIL. Where a cache rounds, reference and onednn compute on what "
+    "it\n"
+    "holds, which attend's keys and values are compared with; a FILE's bound takes in, and says, "
+    "how\n"
+    "far the rounding moves the output.\n";
 static const char usage_info[] =
     "headway info [--weights FILE|DIR]\n"
     "This CPU, every instruction set's row, oneDNN; or the layers in a file.\n";
