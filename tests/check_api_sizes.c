@@ -34,6 +34,16 @@ static headway_status make_layer(void)
     return status;
 }
 
+static headway_status ask_forward(void)
+{
+    const int64_t one[] = {1, 1, 2};
+    const headway_tensor x = headway_tensor_dense(data, HEADWAY_F32, 3, one);
+    size_t bytes = 12345;
+    const headway_status status = headway_mha_workspace(layer, &params, &x, NULL, NULL, &bytes);
+    CHECK((status == HEADWAY_OK) == (bytes != 12345), "bytes: %zu", bytes);
+    return status;
+}
+
 static headway_status make_cache(void)
 {
     headway_kv_cache *made = NULL;
@@ -105,7 +115,9 @@ void check_sizes(void)
         refuse("state: size ", &state.size, ask_cache);
     headway_kv_cache_destroy(cache);
     layer_sizes = (headway_mha_sizes)HEADWAY_MHA_SIZES_INIT;
-    if (headway_mha_create(engine, &layer_config, &weights, &layer) == HEADWAY_OK)
+    if (headway_mha_create(engine, &layer_config, &weights, &layer) == HEADWAY_OK) {
         refuse("sizes: size ", &layer_sizes.size, ask_layer);
+        refuse("params: size ", &params.size, ask_forward);
+    }
     headway_mha_destroy(layer);
 }

@@ -63,9 +63,10 @@ static headway_status cache_of(const headway_engine *engine, const headway_atten
     return check_heads(engine, "cache", p);
 }
 
-/* Shapes and params into a problem; data pointers are looked at by the caller. */
+/* Shapes and params into a problem; data pointers are looked at by the caller. *params become what
+ * they stand for. */
 static headway_status problem_of(const headway_engine *engine,
-                                 const headway_attention_params *params,
+                                 const headway_attention_params **params,
                                  const headway_tensor *query, const headway_tensor *key,
                                  const headway_tensor *value, struct headway_batch *batch,
                                  struct headway_problem *p)
@@ -74,9 +75,7 @@ static headway_status problem_of(const headway_engine *engine,
         .name = "query", .axes = "(B, Lq, Hq, D)", .rank = 3, .extents = {-1, -1, -1}};
     headway_tensor flat;
     memset(p, 0, sizeof *p);
-    if (params) /* before the cache is read from it */
-        HEADWAY_TRY(
-            headway_check_size(engine, "params", params->size, sizeof *params, sizeof *params));
+    HEADWAY_TRY(headway_check_given(engine, params));
     HEADWAY_TRY(headway_check_batch(engine, "query", query, 3, "(B, Lq, Hq, D)", batch));
     HEADWAY_TRY(headway_check_form(engine, batch, &query_form, query, &flat));
     p->query = view_of(&flat);
@@ -87,10 +86,10 @@ static headway_status problem_of(const headway_engine *engine,
     if (p->size < 1)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "query: head size 0, expected 1 or more");
-    HEADWAY_TRY(params && params->cache ? cache_of(engine, params, key, value, p)
-                                        : keys_of(engine, key, value, batch, p));
+    HEADWAY_TRY((*params)->cache ? cache_of(engine, *params, key, value, p)
+                                 : keys_of(engine, key, value, batch, p));
     p->group = p->heads / p->kv_heads;
-    return headway_check_params(engine, params, batch, 0, p);
+    return headway_check_params(engine, *params, batch, 0, p);
 }
 
 static headway_status plan_of(const headway_engine *engine, const struct headway_problem *p,
@@ -120,7 +119,7 @@ headway_status headway_attention_workspace(const headway_engine *engine,
     if (!bytes)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "bytes: NULL, expected where to write them");
-    HEADWAY_TRY(problem_of(engine, params, query, key, value, &batch, &p));
+    HEADWAY_TRY(problem_of(engine, &params, query, key, value, &batch, &p));
     HEADWAY_TRY(plan_of(engine, &p, &machine, &plan, &needed));
     *bytes = needed;
     return HEADWAY_OK;
@@ -138,7 +137,7 @@ static headway_status attend(struct headway_call *call, const headway_attention_
     struct headway_attend_plan plan;
     headway_tensor flat;
     size_t needed;
-    HEADWAY_TRY(problem_of(engine, params, query, key, value, &batch, &p));
+    HEADWAY_TRY(problem_of(engine, &params, query, key, value, &batch, &p));
     const struct headway_form form = {
         .name = "out",
         .axes = "(B, Lq, Hq, Dv)",
@@ -188,7 +187,7 @@ headway_status headway_attention_explain(const headway_engine *engine,
     if (!text || size == 0)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "text: no room, expected 1 byte or more");
-    HEADWAY_TRY(problem_of(engine, params, query, key, value, &batch, &p));
+    HEADWAY_TRY(problem_of(engine, &params, query, key, value, &batch, &p));
     HEADWAY_TRY(plan_of(engine, &p, &machine, &plan, &needed));
     headway_attend_words(&p, &machine, &plan, text, size);
     return HEADWAY_OK;

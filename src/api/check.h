@@ -111,6 +111,11 @@ enum {
 /* A layer's call whose key tensor is what a cache takes. */
 #define HEADWAY_CALL_APPENDS_KEY(call) (((call)&HEADWAY_CALL_LAYER) && !((call)&HEADWAY_CALL_SELF))
 
+/* *params NULL becomes the defaults; given ones are of a size that is known. Before any other look at
+ * them. */
+headway_status headway_check_given(const headway_engine *engine,
+                                   const headway_attention_params **params);
+
 /* The params' options into *problem, whose sizes (and `appended`) are set. With packed sequences
  * its sizes are those of the tensors before and those of the sequences after. call: the above,
  * or'ed. The positions are for the caller to look at, with headway_check_form(). Data pointers are

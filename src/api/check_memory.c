@@ -209,9 +209,9 @@ headway_status headway_check_operands(const headway_engine *engine,
 
     all.count = all.arrays = 0;
     add(&all, "out", out, 1);
-    add(&all, "lse", params ? params->lse : NULL, 0);
-    add(&all, "weights", params ? params->weights : NULL, 0);
-    const headway_kv_cache *cache = params ? params->cache : NULL;
+    add(&all, "lse", params->lse, 0);
+    add(&all, "weights", params->weights, 0);
+    const headway_kv_cache *cache = params->cache;
     const struct headway_cached *cached = &problem->cached;
     const int appends = cached->more_lengths || cached->more_starts || cached->more_rows > 0;
     if (cache && appends)
@@ -222,8 +222,7 @@ headway_status headway_check_operands(const headway_engine *engine,
     add(&all, "query", query, 1);
     add(&all, "key", key, 1);
     add(&all, "value", value, 1);
-    if (params)
-        add_params(&all, params, problem);
+    add_params(&all, params, problem);
 
     for (const struct operand *o = all.list; o < all.list + all.count; o++)
         HEADWAY_TRY((o->inner_stride_1 ? headway_check_data : headway_check_memory)(engine, o->name,

@@ -367,18 +367,22 @@ static headway_status check_weights(const headway_engine *engine, const headway_
     return HEADWAY_OK;
 }
 
+headway_status headway_check_given(const headway_engine *engine,
+                                   const headway_attention_params **params)
+{
+    static const headway_attention_params defaults = HEADWAY_ATTENTION_PARAMS_INIT;
+    if (!*params)
+        *params = &defaults;
+    return headway_check_size(engine, "params", (*params)->size, sizeof defaults, sizeof defaults);
+}
+
 headway_status headway_check_params(const headway_engine *engine,
                                     const headway_attention_params *params,
                                     const struct headway_batch *batch, int call,
                                     struct headway_problem *p)
 {
-    static const headway_attention_params defaults = HEADWAY_ATTENTION_PARAMS_INIT;
     const int64_t rows = p->query_rows;
 
-    if (!params)
-        params = &defaults;
-    HEADWAY_TRY(
-        headway_check_size(engine, "params", params->size, sizeof defaults, sizeof defaults));
     if (!(call & HEADWAY_CALL_POSITIONS) && (params->query_positions || params->key_positions))
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "%s: given, expected NULL but for a layer with rotary embedding",

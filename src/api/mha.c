@@ -109,10 +109,8 @@ static headway_status check_all_positions(const headway_mha *layer,
                                           struct forward *f)
 {
     const struct headway_problem *p = &f->problem;
-    const headway_tensor *rows = params ? params->query_positions : NULL;
-    const headway_tensor *keys = params && params->key_positions ? params->key_positions
-                                 : self                          ? rows
-                                                                 : NULL;
+    const headway_tensor *rows = params->query_positions;
+    const headway_tensor *keys = params->key_positions ? params->key_positions : self ? rows : NULL;
     HEADWAY_TRY(check_positions(layer, "query_positions", rows, f->in[QUERY].shape[1], f,
                                 &f->places[QUERY]));
     HEADWAY_TRY(
@@ -125,8 +123,8 @@ static headway_status check_all_positions(const headway_mha *layer,
     return HEADWAY_OK;
 }
 
-/* Everything but the memory of a call. *key and *value become what they stand for. */
-static headway_status prepare(const headway_mha *layer, const headway_attention_params *params,
+/* Everything but the memory of a call. *params, *key and *value become what they stand for. */
+static headway_status prepare(const headway_mha *layer, const headway_attention_params **params,
                               const headway_tensor *query, const headway_tensor **key,
                               const headway_tensor **value, struct forward *f)
 {
@@ -134,6 +132,7 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     const int self = !*key;
     const int call = HEADWAY_CALL_LAYER | (layer->rope.size > 0 ? HEADWAY_CALL_POSITIONS : 0) |
                      (self ? HEADWAY_CALL_SELF : 0);
+    HEADWAY_TRY(headway_check_given(layer->engine, params));
     HEADWAY_TRY(check_inputs(layer, query, key, value, f));
     f->machine = headway_engine_machine(layer->engine);
     memset(p, 0, sizeof *p);
@@ -148,9 +147,9 @@ static headway_status prepare(const headway_mha *layer, const headway_attention_
     p->appended = layer->appended;
     p->appended_key = more_of(layer, KEY, layer->size);
     p->appended_value = more_of(layer, VALUE, layer->value_size);
-    HEADWAY_TRY(headway_check_params(layer->engine, params, &f->batch, call, p));
-    f->grows = p->cached.store && f->in[KEY].shape[1] > 0 ? params->cache : NULL;
-    HEADWAY_TRY(check_all_positions(layer, params, self, f));
+    HEADWAY_TRY(headway_check_params(layer->engine, *params, &f->batch, call, p));
+    f->grows = p->cached.store && f->in[KEY].shape[1] > 0 ? (*params)->cache : NULL;
+    HEADWAY_TRY(check_all_positions(layer, *params, self, f));
     return plan(layer, f);
 }
 
@@ -165,7 +164,7 @@ headway_status headway_mha_workspace(const headway_mha *layer,
     if (!bytes)
         return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT,
                             "bytes: NULL, expected where to write them");
-    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
+    HEADWAY_TRY(prepare(layer, &params, query, &key, &value, &f));
     *bytes = f.bytes;
     return HEADWAY_OK;
 }
@@ -320,7 +319,7 @@ static headway_status forward(struct headway_call *call, const headway_mha *laye
     struct forward f;
     struct intake in;
     headway_tensor to;
-    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
+    HEADWAY_TRY(prepare(layer, &params, query, &key, &value, &f));
     f.machine = headway_call_machine(call);
     const struct headway_form form = {.name = "out",
                                       .axes = "(B, Lq, Eo)",
@@ -404,7 +403,7 @@ headway_status headway_mha_explain(const headway_mha *layer, const headway_atten
     if (!text || size == 0)
         return headway_fail(layer->engine, HEADWAY_ERROR_ARGUMENT,
                             "text: no room, expected 1 byte or more");
-    HEADWAY_TRY(prepare(layer, params, query, &key, &value, &f));
+    HEADWAY_TRY(prepare(layer, &params, query, &key, &value, &f));
     const struct headway_machine *m = &f.machine;
     const struct headway_linear_plan cut = headway_linear_cut(
         m, f.in[QUERY].shape[0] * f.in[QUERY].shape[1], layer->linear[QUERY].inputs);
