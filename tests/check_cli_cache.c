@@ -174,6 +174,9 @@ static void expect(const char *words, int status, const char *printed)
     "check --query cacheq.npy --key cachek.npy --value cachev.npy --query-offsets cacheqs.npy "    \
     "--key-offsets cacheks.npy "
 
+#define CHECKED_BHLD                                                                               \
+    "check --query cacheqb.npy --key cachekb.npy --value cachevb.npy --layout bhld "
+
 static void checks(void)
 {
     static const char *const table[] = {
@@ -189,6 +192,7 @@ static void checks(void)
         CHECKED OUTPUTS "--cache-dtype bf16,int8 --key k2w.npy --causal bottom-right ",
         CHECKED_TORCH OUTPUTS "--cache-dtype f16 ",
         CHECKED_PACKED "--cache-dtype int8 --append 2 --lse l.npy",
+        CHECKED_BHLD "--cache-dtype int8,f16 --decode 2",
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         expect(table[i], 0, ": ok\n");
