@@ -13,7 +13,7 @@
 #error "arch/avx2 is compiled with the flags listed in arch/CMakeLists.txt"
 #endif
 
-enum { LANES = 8, MAX_VECTORS = 3, AT_ONCE = 2 };
+enum { LANES = 8, MAX_VECTORS = 3, AT_ONCE = 2, RUNS = 4 };
 
 headway_softmax_fn headway_softmax_avx2;
 headway_merge_fn headway_merge_avx2;
@@ -184,23 +184,42 @@ static __attribute__((noinline)) void apply_options(const struct headway_softmax
     _mm256_storeu_ps(s->rescale + v * LANES, top);
 }
 
-/* First pass where nothing but the scores is given. Vectors is a constant where this is inlined. */
+/* First pass where nothing but the scores is given. Vectors is a constant where this is inlined. Keys
+ * go in runs side by side, so that no maximum waits for the one before, and the first of equals, of a
+ * zero and another, is the first of all keys. */
 INLINE void find_maximum(const struct headway_softmax *s, const int vectors)
 {
+    const ptrdiff_t w = vectors * LANES, run = s->keys / RUNS * w;
     const float *scores = s->scores;
-    __m256 top[MAX_VECTORS];
+    __m256 top[RUNS][MAX_VECTORS];
 
     UNROLL
-    for (int v = 0; v < vectors; v++)
-        top[v] = _mm256_loadu_ps(s->row_max + v * LANES);
-    for (int j = 0; j < s->keys; j++, scores += vectors * LANES) {
+    for (int v = 0; v < vectors; v++) {
+        top[0][v] = _mm256_loadu_ps(s->row_max + v * LANES);
+        UNROLL
+        for (int r = 1; r < RUNS; r++)
+            top[r][v] = _mm256_set1_ps(-INFINITY);
+    }
+    for (ptrdiff_t at = 0; at < run; at += w) {
+        UNROLL
+        for (int r = 0; r < RUNS; r++) {
+            UNROLL
+            for (int v = 0; v < vectors; v++)
+                top[r][v] = MAX(_mm256_loadu_ps(scores + r * run + at + v * LANES), top[r][v]);
+        }
+    }
+    for (ptrdiff_t at = RUNS * run; at < s->keys * w; at += w) {
         UNROLL
         for (int v = 0; v < vectors; v++)
-            top[v] = MAX(_mm256_loadu_ps(scores + v * LANES), top[v]);
+            top[RUNS - 1][v] = MAX(_mm256_loadu_ps(scores + at + v * LANES), top[RUNS - 1][v]);
     }
     UNROLL
-    for (int v = 0; v < vectors; v++)
-        _mm256_storeu_ps(s->rescale + v * LANES, top[v]);
+    for (int v = 0; v < vectors; v++) {
+        UNROLL
+        for (int r = 1; r < RUNS; r++)
+            top[0][v] = MAX(top[r][v], top[0][v]);
+        _mm256_storeu_ps(s->rescale + v * LANES, top[0][v]);
+    }
 }
 
 /* Leaves the maxima in s->rescale. */

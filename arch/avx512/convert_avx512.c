@@ -11,11 +11,6 @@
 headway_widen_fn headway_widen_avx512;
 headway_narrow_fn headway_narrow_avx512;
 
-INLINE __mmask16 first_lanes(int64_t n)
-{
-    return (__mmask16)(n >= LANES ? 0xFFFFu : (1u << n) - 1);
-}
-
 void headway_widen_avx512(float *line, const void *stored, int64_t count,
                           enum headway_storage storage, float scale)
 {

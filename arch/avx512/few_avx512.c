@@ -201,6 +201,16 @@ struct keys {
     int live;
 };
 
+/* Two steps have a line of memory of each key: the first of them asks for those of one half of the
+ * keys, the second for those of the other. */
+INLINE void ask(const int groups, const struct keys *keys, int64_t step, int c)
+{
+    if (keys->ahead)
+        EACH(i, 2, groups)
+            _mm_prefetch((const char *)keys->ahead[(step % 2 * WORDS + c) * groups + i] + step * STEP,
+                         _MM_HINT_T1);
+}
+
 /* All whole steps, of which there is one at least. The next words are gathered between the
  * multiply-adds of the latest: neither waits for the other then. */
 INLINE void multiply_steps(const int n, const int groups, const enum headway_storage storage,
@@ -213,16 +223,15 @@ INLINE void multiply_steps(const int n, const int groups, const enum headway_sto
         gather(storage, words[i], keys->row + i * LANES, 0);
     for (int64_t i = 0; i < steps; i++) {
         const int64_t next = (i + 1 < steps ? i + 1 : i) * STEP;
-        if (keys->ahead)
-            UNROLL
-            for (int j = 0; j < LANES / 2 * groups; j++)
-                _mm_prefetch((const char *)keys->ahead[i % 2 * LANES / 2 * groups + j] + i * STEP,
-                             _MM_HINT_T1);
-        EACH(c, WORDS / 2, WORDS / 2)
+        EACH(c, WORDS / 2, WORDS / 2) {
+            ask(groups, keys, i, c);
             multiply(n, groups, storage, s, width, words, c);
+        }
         gather(storage, fresh, keys->row, next);
-        EACH(c, WORDS / 2, WORDS / 2)
+        EACH(c, WORDS / 2, WORDS / 2) {
+            ask(groups, keys, i, WORDS / 2 + c);
             multiply(n, groups, storage, s, width, words, WORDS / 2 + c);
+        }
         if (groups == 2)
             gather(storage, words[1], keys->row + LANES, next);
         EACH(c, WORDS, WORDS)
@@ -337,41 +346,41 @@ void headway_dot_avx512(const struct headway_dot *g)
     stored[g->keys->storage](g);
 }
 
-/* Columns of a row of values that are summed side by side: vectors from d on, the lanes of mask of
- * each. */
-struct columns {
-    int64_t d;
-    __mmask16 mask[8];
-};
-
-/* Adds the values of keys j .. end - 1. */
-INLINE void mix_columns(const int n, const int vectors, const enum headway_storage storage,
-                        const struct headway_mix *g, const struct columns *at, int j, int end)
+/* Adds the values of keys j .. end - 1 in `vectors` vectors of columns from d on, of which the last
+ * has the lanes of mask. Whole is a constant: no mask is asked for then. */
+INLINE void mix_columns(const int n, const int vectors, const int whole,
+                        const enum headway_storage storage, const struct headway_mix *g, int64_t d,
+                        __mmask16 mask, int j, int end)
 {
     const struct headway_rows *values = g->values;
     const int size = headway_few_bytes(storage);
+    const void *const *row = values->row, *const *ahead = values->ahead;
+    const float *weights = g->weights + (ptrdiff_t)j * g->width;
+    const ptrdiff_t width = g->width;
     __m512 acc[HEADWAY_MAX_FEW][8];
 
     EACH(l, HEADWAY_MAX_FEW, n) {
-        const float *sum = g->sum + l * g->pitch + at->d;
+        const float *sum = g->sum + l * g->pitch + d;
         EACH(v, 8, vectors)
             acc[l][v] = j == 0 && g->fresh ? _mm512_setzero_ps()
-                                           : _mm512_maskz_loadu_ps(at->mask[v], sum + v * LANES);
+                        : whole            ? _mm512_loadu_ps(sum + v * LANES)
+                                           : _mm512_maskz_loadu_ps(mask, sum + v * LANES);
         if (j == 0 && !g->fresh)
             EACH(v, 8, vectors)
                 acc[l][v] = _mm512_mul_ps(acc[l][v], _mm512_set1_ps(g->rescale[l]));
     }
-    for (; j < end; j++) {
-        const char *row = (const char *)values->row[j] + at->d * size;
-        const float *weights = g->weights + (ptrdiff_t)j * g->width;
+    for (; j < end; j++, weights += width) {
+        const char *from = (const char *)row[j] + d * size;
         const __m512 scale =
             storage == HEADWAY_STORED_I8 ? broadcast(values->scale + j) : _mm512_setzero_ps();
         __m512 x[8];
-        if (values->ahead)
-            for (int b = 0; b < vectors * LANES * size; b += HEADWAY_FEW_LINE_BYTES)
-                _mm_prefetch((const char *)values->ahead[j] + at->d * size + b, _MM_HINT_T1);
+        if (ahead)
+            EACH(v, 8, vectors)
+                if (v * LANES * size % HEADWAY_FEW_LINE_BYTES == 0)
+                    _mm_prefetch((const char *)ahead[j] + d * size + v * LANES * size, _MM_HINT_T1);
         EACH(v, 8, vectors)
-            x[v] = widen_masked(storage, row + v * LANES * size, at->mask[v], scale);
+            x[v] = whole ? widen_whole(storage, from + v * LANES * size, scale)
+                         : widen_masked(storage, from + v * LANES * size, mask, scale);
         EACH(l, HEADWAY_MAX_FEW, n) {
             const __m512 weight = broadcast(weights + l);
             EACH(v, 8, vectors)
@@ -379,9 +388,13 @@ INLINE void mix_columns(const int n, const int vectors, const enum headway_stora
         }
     }
     EACH(l, HEADWAY_MAX_FEW, n) {
-        float *sum = g->sum + l * g->pitch + at->d;
-        EACH(v, 8, vectors)
-            _mm512_mask_storeu_ps(sum + v * LANES, at->mask[v], acc[l][v]);
+        float *sum = g->sum + l * g->pitch + d;
+        EACH(v, 8, vectors) {
+            if (whole)
+                _mm512_storeu_ps(sum + v * LANES, acc[l][v]);
+            else
+                _mm512_mask_storeu_ps(sum + v * LANES, mask, acc[l][v]);
+        }
     }
 }
 
@@ -393,19 +406,16 @@ INLINE void mix_lanes(const int n, const enum headway_storage storage, const str
 
     for (int j = 0; j < count; j += LANES) {
         const int end = count - j < LANES ? count : j + LANES;
-        struct columns at = {.d = 0};
-        for (; at.d < g->m; at.d += most * LANES) {
-            for (int v = 0; v < most; v++) {
-                const int64_t rest = g->m - at.d - v * LANES;
-                at.mask[v] = (__mmask16)(rest >= LANES ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1);
-            }
-            if (most == 8 && g->m - at.d > 4 * LANES)
-                mix_columns(n, 8, storage, g, &at, j, end);
-            else if (most >= 4 && g->m - at.d > 2 * LANES)
-                mix_columns(n, 4, storage, g, &at, j, end);
-            else
-                mix_columns(n, 2, storage, g, &at, j, end);
-        }
+        const int64_t whole = g->m / LANES * LANES;
+        int64_t d = 0;
+        for (; most == 8 && d + 8 * LANES <= whole; d += 8 * LANES)
+            mix_columns(n, 8, 1, storage, g, d, 0, j, end);
+        for (; most >= 4 && d + 4 * LANES <= whole; d += 4 * LANES)
+            mix_columns(n, 4, 1, storage, g, d, 0, j, end);
+        for (; d + 2 * LANES <= whole; d += 2 * LANES)
+            mix_columns(n, 2, 1, storage, g, d, 0, j, end);
+        for (; d < g->m; d += LANES)
+            mix_columns(n, 1, 0, storage, g, d, first_lanes(g->m - d), j, end);
     }
 }
 
