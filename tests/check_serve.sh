@@ -49,7 +49,8 @@ many=1500 some=200
 [ -z "$sanitize" ] || many=500 some=100
 # Prompts in small pieces, so that many sequences meet in a step.
 load "by find_package, Llama's layer:" "$work/build/headway-serve" "$llama" --requests $many $memory \
-    -- --chunk 3 --step-tokens 80 --workers 4
+    -- --chunk 3 --step-tokens 80 --workers 4 --packed "$work/packed"
+# Under the same prefix, where this layer's weights must not be taken for that one's.
 load "by find_package, MiniLM's layer:" "$work/build/headway-serve" "$minilm" --requests $some \
     --clients 50 --no-memory --no-slow -- --packed "$work/packed"
 

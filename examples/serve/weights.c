@@ -157,15 +157,29 @@ static headway_status create(const headway_engine *engine, const struct settings
 
 /* ---- packed weights -------------------------------------------------------------------------- */
 
-/* Whether the file was written after the weights that it came from. */
-static int is_newer(const char *packed, const char *weights)
+/* FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/ */
+static uint64_t mix(uint64_t key, const void *bytes, size_t count)
 {
-    struct stat first, second;
-    if (stat(weights, &first) != 0 || stat(packed, &second) != 0)
+    for (size_t i = 0; i < count; i++)
+        key = (key ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return key;
+}
+
+/* Stands for all that packed weights are made of, so that no others are taken for them: which file
+ * it is and when it was written, the layer in it, what config.json says. 0: there is no file. */
+static uint64_t key_of(const char *weights, const char *layer, const struct settings *settings,
+                       int64_t positions)
+{
+    struct stat file;
+    if (stat(weights, &file) != 0)
         return 0;
-    return second.st_mtim.tv_sec > first.st_mtim.tv_sec ||
-           (second.st_mtim.tv_sec == first.st_mtim.tv_sec &&
-            second.st_mtim.tv_nsec >= first.st_mtim.tv_nsec);
+    const int64_t numbers[] = {
+        (int64_t)file.st_dev,         (int64_t)file.st_ino, (int64_t)file.st_size,
+        (int64_t)file.st_mtim.tv_sec, file.st_mtim.tv_nsec, settings->heads,
+        settings->kv_heads,           settings->head_size,  positions};
+    uint64_t key = mix(0xcbf29ce484222325u, numbers, sizeof numbers);
+    key = mix(key, &settings->theta, sizeof settings->theta);
+    return mix(key, layer ? layer : "", layer ? strlen(layer) : 0);
 }
 
 /* 1: the layer lives in the file. 0: it is none that can be used, and has to be written. */
@@ -233,15 +247,14 @@ static int take_sizes(const headway_engine *engine, struct model *model, char *e
 }
 
 static headway_status make_layer(const headway_engine *engine, const struct settings *settings,
-                                 const struct tensors *tensors, int64_t positions,
-                                 const char *weights, const char *packed, struct model *model)
+                                 const struct tensors *tensors, int64_t positions, uint64_t key,
+                                 const char *packed, struct model *model)
 {
     char path[4096];
-    if (!packed)
+    if (!packed || !key)
         return create(engine, settings, tensors, positions, &model->layer);
-    snprintf(path, sizeof path, "%.3900s-%s-%" PRId64, packed, headway_engine_isa(engine),
-             positions);
-    if (is_newer(path, weights) && map_packed(engine, path, model))
+    snprintf(path, sizeof path, "%.3900s-%s-%016" PRIx64, packed, headway_engine_isa(engine), key);
+    if (map_packed(engine, path, model))
         return HEADWAY_OK;
     headway_status status = create(engine, settings, tensors, positions, &model->layer);
     if (status == HEADWAY_OK)
@@ -259,8 +272,9 @@ int model_open(const headway_engine *engine, const char *path, const char *layer
     if (settings_read(path, &settings, error) || safetensors_open(path, &file, error))
         return -1;
     int failed = find_tensors(&file, layer, &tensors, error);
+    const uint64_t key = key_of(path, layer, &settings, positions);
     if (!failed &&
-        make_layer(engine, &settings, &tensors, positions, path, packed, model) != HEADWAY_OK) {
+        make_layer(engine, &settings, &tensors, positions, key, packed, model) != HEADWAY_OK) {
         headway_engine_error(engine, error, MODEL_ERROR);
         failed = -1;
     }
