@@ -49,23 +49,14 @@ INLINE __m512 broadcast(const float *from)
     return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
 }
 
-/* The row whose words lane j has: of pairs of halves, the order that widen_words() undoes. */
-INLINE int row_of(const enum headway_storage storage, const int j)
-{
-    return storage == HEADWAY_STORED_F16 ? j % 8 / 2 * 4 + j / 8 * 2 + j % 2 : j;
-}
-
 /* words[c]: bytes at + 4 c to at + 4 c + 3 of 16 rows, a row a lane. */
-INLINE void gather(const enum headway_storage storage, __m512 *words, const void *const *row,
-                   int64_t at)
+INLINE void gather(__m512 *words, const void *const *row, int64_t at)
 {
     __m512 x[4], y[4];
     UNROLL
     for (int i = 0; i < 4; i++) {
-        x[i] = two_rows((const char *)row[row_of(storage, i)] + at,
-                        (const char *)row[row_of(storage, 4 + i)] + at);
-        y[i] = two_rows((const char *)row[row_of(storage, 8 + i)] + at,
-                        (const char *)row[row_of(storage, 12 + i)] + at);
+        x[i] = two_rows((const char *)row[i] + at, (const char *)row[4 + i] + at);
+        y[i] = two_rows((const char *)row[8 + i] + at, (const char *)row[12 + i] + at);
     }
     turn(x);
     turn(y);
@@ -118,10 +109,13 @@ INLINE void widen_words(const enum headway_storage storage, __m512 *to, __m512 w
         to[1] = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
     }
     if (storage == HEADWAY_STORED_F16) {
-        const __m512 low = _mm512_cvtph_ps(_mm512_castsi512_si256(x));
-        const __m512 high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
-        to[0] = _mm512_shuffle_ps(low, high, 0x88);
-        to[1] = _mm512_shuffle_ps(low, high, 0xDD);
+        /* The low halves of all lanes, then the high ones. */
+        const __m512i apart =
+            _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26,
+                             24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+        const __m512i halves = _mm512_permutexvar_epi16(apart, x);
+        to[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+        to[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
     }
     if (storage == HEADWAY_STORED_I8) {
         __m512i byte[4];
@@ -173,7 +167,7 @@ static void widen_rest(const enum headway_storage storage, float (*to)[LANES],
         _mm256_storeu_si256((__m256i *)(void *)copy[j], x);
         copies[j] = copy[j];
     }
-    gather(storage, words, copies, 0);
+    gather(words, copies, 0);
     for (int c = 0; c < WORDS; c++) {
         __m512 x[4];
         widen_words(storage, x, words[c], scale);
@@ -220,20 +214,20 @@ INLINE void multiply_steps(const int n, const int groups, const enum headway_sto
     __m512 words[2][WORDS], fresh[WORDS];
 
     EACH(i, 2, groups)
-        gather(storage, words[i], keys->row + i * LANES, 0);
+        gather(words[i], keys->row + i * LANES, 0);
     for (int64_t i = 0; i < steps; i++) {
         const int64_t next = (i + 1 < steps ? i + 1 : i) * STEP;
         EACH(c, WORDS / 2, WORDS / 2) {
             ask(groups, keys, i, c);
             multiply(n, groups, storage, s, width, words, c);
         }
-        gather(storage, fresh, keys->row, next);
+        gather(fresh, keys->row, next);
         EACH(c, WORDS / 2, WORDS / 2) {
             ask(groups, keys, i, WORDS / 2 + c);
             multiply(n, groups, storage, s, width, words, WORDS / 2 + c);
         }
         if (groups == 2)
-            gather(storage, words[1], keys->row + LANES, next);
+            gather(words[1], keys->row + LANES, next);
         EACH(c, WORDS, WORDS)
             words[0][c] = fresh[c];
     }
