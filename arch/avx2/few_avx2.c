@@ -88,9 +88,12 @@ INLINE void dot(float (*sums)[KEYS], const struct headway_few_keys *keys, int64_
             sum[l][v] = _mm256_setzero_ps();
     for (; p + DWORDS * parts <= k; p += DWORDS * parts) {
         __m256 dword[GROUPS][DWORDS];
-        if (keys->ahead && p * bytes % HEADWAY_FEW_LINE_BYTES == 0)
-            UNROLL for (int j = 0; j < KEYS; j++)
-                _mm_prefetch(keys->ahead[j] + p * bytes, _MM_HINT_T1);
+        if (keys->ahead) {
+            /* A line of each key in the time of four steps, a few at a time. */
+            const char *const *some = keys->ahead + p * bytes % HEADWAY_FEW_LINE_BYTES / DWORDS;
+            UNROLL for (int j = 0; j < KEYS / DWORDS; j++)
+                _mm_prefetch(some[j] + p * bytes, _MM_HINT_T1);
+        }
         UNROLL for (int v = 0; v < GROUPS; v++)
             load_dwords(dword[v], keys->row + v * LANES, p * bytes, storage);
         UNROLL for (int i = 0; i < DWORDS; i++) {
