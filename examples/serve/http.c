@@ -39,6 +39,7 @@ struct request {
     struct MHD_Connection *connection;
     struct client *client;
     enum stage stage;
+    const char *allow; /* methods of the path, of a request by another */
     double since;
     char *body;
     size_t size, room;
@@ -83,7 +84,7 @@ static enum MHD_Result answer(struct request *request, int status, char *text, s
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, POST");
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, request->allow);
     request->status = status;
     request->stage = ANSWERED;
     clients_turn(&request->http->clients, request->client, clock_seconds());
@@ -280,7 +281,9 @@ static enum MHD_Result deliver(struct request *request)
 static enum MHD_Result begin(struct request *request, const char *path, const char *method)
 {
     struct http *http = request->http;
-    int get = strcmp(method, "GET") == 0, post = strcmp(method, "POST") == 0;
+    /* libmicrohttpd leaves the body of an answer to HEAD away. */
+    int get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    int post = strcmp(method, "POST") == 0;
     int states = strcmp(path, "/v1/states") == 0, health = strcmp(path, "/healthz") == 0;
     const char *length = MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND,
                                                      MHD_HTTP_HEADER_CONTENT_LENGTH);
@@ -289,6 +292,7 @@ static enum MHD_Result begin(struct request *request, const char *path, const ch
     pthread_mutex_unlock(&http->mutex);
     if (!states && !health && strcmp(path, "/metrics") != 0)
         return refuse(request, MHD_HTTP_NOT_FOUND, "no such path");
+    request->allow = states ? "POST" : "GET, HEAD";
     if (states ? !post : !get)
         return refuse(request, MHD_HTTP_METHOD_NOT_ALLOWED, "not a method of this path");
     if (refusing && (states || health))
@@ -301,6 +305,14 @@ static enum MHD_Result begin(struct request *request, const char *path, const ch
     if (length && strtoull(length, NULL, 10) > http->config.body)
         return refuse(request, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too large");
     return MHD_YES;
+}
+
+/* No path here has an escape; read as one, "%00" would end a path that goes on. */
+static size_t leave_escapes(void *context, struct MHD_Connection *connection, char *path)
+{
+    (void)context;
+    (void)connection;
+    return strlen(path);
 }
 
 static struct request *open_request(struct http *http, struct MHD_Connection *connection)
@@ -392,10 +404,11 @@ struct http *http_start(const struct http_config *config, struct scheduler *sche
     if (http->workers)
         http->daemon = MHD_start_daemon(
             MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request,
-            http, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_CONNECTION_LIMIT,
-            (unsigned)config->connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-            (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http,
-            MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
+            http, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&address, MHD_OPTION_UNESCAPE_CALLBACK,
+            leave_escapes, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)config->connections,
+            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
+            MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION,
+            on_connection, http, MHD_OPTION_END);
     if (http->daemon)
         return http;
     if (http->workers)

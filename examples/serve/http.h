@@ -2,6 +2,7 @@
  *   POST /v1/states   a sequence of hidden states through the layer (json.h)
  *   GET  /metrics     Prometheus' text
  *   GET  /healthz     200 while requests are taken
+ * and HEAD wherever GET is.
  */
 #ifndef SERVE_HTTP_H
 #define SERVE_HTTP_H

@@ -189,6 +189,15 @@ static void *client(void *number)
     return NULL;
 }
 
+/* Those that a short load did not come to. */
+static void bad_rest(void)
+{
+    struct answer answer = {0};
+    while (run.bad < bad_count())
+        run.failures += bad_run((int)run.bad++, run.server.port, run.width, &answer) != 0;
+    client_forget(&answer);
+}
+
 static void *slow_client(void *number)
 {
     if (slow_run((int)(uintptr_t)number, run.server.port))
@@ -282,6 +291,43 @@ static void check_counts(void)
         server_metric(server, "layer_seconds_total{phase=\"attend\"}"),
         server_metric(server, "layer_seconds_total{phase=\"project\"}"),
         server_metric(server, "layer_seconds_total{phase=\"out\"}"));
+}
+
+/* HEAD is GET without the body; a refusal names what the path takes. */
+static void check_methods(void)
+{
+    static const struct {
+        const char *request, *status, *header;
+        int body;
+    } methods[] = {
+        {"HEAD /healthz", "HTTP/1.1 200 ", "\r\nContent-Length: 16\r\n", 0},
+        {"HEAD /metrics", "HTTP/1.1 200 ", "\r\nContent-Length: ", 0},
+        {"HEAD /v1/states", "HTTP/1.1 405 ", "\r\nAllow: POST\r\n", 0},
+        {"GET /v1/states", "HTTP/1.1 405 ", "\r\nAllow: POST\r\n", 1},
+        {"POST /healthz", "HTTP/1.1 405 ", "\r\nAllow: GET, HEAD\r\n", 1},
+        {"DELETE /metrics", "HTTP/1.1 405 ", "\r\nAllow: GET, HEAD\r\n", 1},
+    };
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        char text[200], got[4096];
+        size_t have = 0;
+        ssize_t more = 0;
+        int client = client_connect(run.server.port);
+        int size = snprintf(text, sizeof text,
+                            "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                            methods[i].request);
+        client_send(client, text, (size_t)size);
+        do
+            have += (size_t)more;
+        while ((more = recv(client, got + have, sizeof got - 1 - have, 0)) > 0);
+        close(client);
+        got[have] = 0;
+        const char *end = strstr(got, "\r\n\r\n");
+        if (strncmp(got, methods[i].status, strlen(methods[i].status)) != 0 ||
+            !strstr(got, methods[i].header) || !end || !end[4] != !methods[i].body) {
+            printf("FAIL %s: %s\n", methods[i].request, got);
+            run.failures++;
+        }
+    }
 }
 
 /* Both at rest. What the allocator may keep is 256 KB for each of some 8 threads (see the server's
@@ -401,9 +447,11 @@ int main(int argc, char **argv)
     settle();
     long before = server_resident(&run.server);
     load(given.requests, given.slow ? slow_count() : 0);
+    bad_rest();
     settle();
     report();
     check_counts();
+    check_methods();
     check_memory(before, server_resident(&run.server));
     check_stop();
     talks_free(run.talks, TALKS);
