@@ -8,6 +8,9 @@
 
 enum { ANY = 1, CLOSED = 1 /* besides a status: the connection may end without an answer */ };
 
+/* Stands in a body for the byte 0. */
+#define NUL "\x7f"
+
 /* The body is before, `count` times `repeat` (and as often as the layer is wide, with `wide`),
  * after. */
 struct bad {
@@ -56,6 +59,22 @@ static const struct bad all[] = {
     {"something behind", ROW, ",1", -1, 1, "]]} {}", 400, 0, NULL, NULL},
     {"an empty body", "", "", 0, 0, "", 400, 0, NULL, NULL},
     {"no JSON", "\x01\x02\xff\xfe", "", 0, 0, "", 400, 0, NULL, NULL},
+    {"a number with a zero before it", "{\"tokens\":[[007", ",1", -1, 1, END, 400, 0, NULL, NULL},
+    {"a number of two zeros", "{\"tokens\":[[-00", ",1", -1, 1, END, 400, 0, NULL, NULL},
+    {"a number that ends with its point", "{\"tokens\":[[1.", ",1", -1, 1, END, 400, 0, NULL, NULL},
+    {"a number that begins with its point", "{\"tokens\":[[-.5", ",1", -1, 1, END, 400, 0, NULL,
+     NULL},
+    {"a number with a point and no digit", "{\"tokens\":[[1.e2", ",1", -1, 1, END, 400, 0, NULL,
+     NULL},
+    {"a number that ends with its e", "{\"tokens\":[[1e+", ",1", -1, 1, END, 400, 0, NULL, NULL},
+    {"a zero byte between tokens", "{\"tokens\":" NUL "[[1", ",1", -1, 1, END, 400, 0, NULL, NULL},
+    {"a zero byte behind", ROW, ",1", -1, 1, END NUL, 400, 0, NULL, NULL},
+    {"a control character between tokens", "{\"tokens\":\v[[1", ",1", -1, 1, END, 400, 0, NULL,
+     NULL},
+    {"a byte order mark", "\xef\xbb\xbf" ROW, ",1", -1, 1, END, 400, 0, NULL, NULL},
+    {"a member's name that is cut", "{\"tokens\\u0000\":[[1", ",1", -1, 1, END, 400, 0, NULL, NULL},
+    {"a control character in a string", "{\"session\":\"a\n\",\"tokens\":[[1", ",1", -1, 1, END,
+     400, 0, NULL, NULL},
     {"an unknown member", "{\"prompt\":[[1", ",1", -1, 1, END, 400, 0, NULL, NULL},
     {"a member twice", "{\"tokens\":[],\"tokens\":[[1", ",1", -1, 1, END, 400, 0, NULL, NULL},
     {"past without session", "{\"past\":0,\"tokens\":[[1", ",1", -1, 1, END, 400, 0, NULL, NULL},
@@ -73,11 +92,17 @@ static const struct bad all[] = {
      NULL, NULL},
     {"a session's name with a slash", "{\"session\":\"../a\",\"tokens\":[[1", ",1", -1, 1, END, 400,
      0, NULL, NULL},
+    {"a session's name with a zero", "{\"session\":\"a\\u0000b\",\"tokens\":[[1", ",1", -1, 1, END,
+     400, 0, NULL, NULL},
+    {"a session's name with no code", "{\"session\":\"a\\uzzzzb\",\"tokens\":[[1", ",1", -1, 1, END,
+     400, 0, NULL, NULL},
     {"last that is a number", "{\"session\":\"a\",\"last\":1,\"tokens\":[[1", ",1", -1, 1, END, 400,
      0, NULL, NULL},
     {"another path", "", "", 0, 0, "", 404, 0, NULL, "GET /v1/../etc/passwd HTTP/1.1"},
+    {"a path that is cut", "", "", 0, 0, "", 404, 0, NULL, "GET /healthz%00/a HTTP/1.1"},
     {"another method", "", "", 0, 0, "", 405, 0, NULL, "DELETE /v1/states HTTP/1.1"},
     {"GET of what takes POST", "", "", 0, 0, "", 405, 0, NULL, "GET /v1/states HTTP/1.1"},
+    {"POST of what takes GET", "", "", 0, 0, "", 405, 0, NULL, "POST /metrics HTTP/1.1"},
     {"another protocol", "", "", 0, 0, "", 400, CLOSED, NULL, "\x16\x03\x01\x02"},
     {"no protocol", "", "", 0, 0, "", 400, CLOSED, NULL, "POST"},
     {"a version to come", "", "", 0, 0, "", 505, CLOSED, NULL, "POST /v1/states HTTP/9.9"},
@@ -127,14 +152,14 @@ static char *head_of(const struct bad *bad, size_t body)
 
 /* What comes back, 0 for nothing; -1: no connection. The sending half is closed behind a body
  * that is shorter than claimed. */
-static int ask(const struct bad *bad, int port, const char *head, const char *body,
+static int ask(const struct bad *bad, int port, const char *head, const char *body, size_t size,
                struct answer *answer)
 {
     int client = client_connect(port);
     if (client < 0)
         return -1;
-    if (client_send(client, head, strlen(head)) == 0 &&
-        client_send(client, body, strlen(body)) == 0 && bad->claim)
+    if (client_send(client, head, strlen(head)) == 0 && client_send(client, body, size) == 0 &&
+        bad->claim)
         shutdown(client, SHUT_WR);
     client_receive(client, answer);
     close(client);
@@ -146,12 +171,16 @@ int bad_run(int index, int port, int64_t width, struct answer *answer)
     const struct bad *bad = &all[index];
     size_t count = (size_t)(bad->count + (bad->wide ? width : 0));
     char *body = repeat(bad->before, bad->repeat, count, bad->after);
-    char *head = body ? head_of(bad, strlen(body)) : NULL;
+    size_t size = body ? strlen(body) : 0;
+    char *head = body ? head_of(bad, size) : NULL;
     int status = -1, tries = 0;
+    for (size_t i = 0; i < size; i++)
+        if (body[i] == *NUL)
+            body[i] = 0;
     /* A full queue refuses the good and the bad alike; a server with all its connections in use
      * closes the next. */
     while (head && tries++ < 600) {
-        status = ask(bad, port, head, body, answer);
+        status = ask(bad, port, head, body, size, answer);
         if (status != 503 && (status > 0 || bad->closed))
             break;
         client_sleep(0.1);
