@@ -751,6 +751,36 @@ static void check_explain(void)
           f.text);
 }
 
+/* Whether the plan of `rows` query rows on `keys` keys of one head of 128 says `word`. */
+static int plan_says(int threads, int64_t rows, int64_t keys, const char *word)
+{
+    const int64_t query_shape[] = {1, rows, 1, 128}, key_shape[] = {1, keys, 1, 128};
+    const headway_tensor query = headway_tensor_dense(NULL, HEADWAY_F32, 4, query_shape);
+    const headway_tensor key = headway_tensor_dense(NULL, HEADWAY_F32, 4, key_shape);
+    headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
+    headway_engine *other = NULL;
+    char text[2000] = "";
+    config.threads = threads;
+    CHECK(headway_engine_create(&config, &other) == HEADWAY_OK &&
+              headway_attention_explain(other, NULL, &query, &key, &key, text, sizeof text) ==
+                  HEADWAY_OK,
+          "no plan");
+    headway_engine_destroy(other);
+    return strstr(text, word) != NULL;
+}
+
+/* A head's keys come from memory once for all rows; bits alone would not tell. */
+static void check_explain_passes(void)
+{
+    static const char together[] = "go through together";
+    if (!check_case("attention: explain: how often keys are read"))
+        return;
+    CHECK(plan_says(1, 100, 40000, together), "tiles of 100 rows read 40,000 keys apart");
+    CHECK(!plan_says(1, 1, 40000, "before"), "one row of one thread is cut");
+    CHECK(!plan_says(1, 100, 600, together), "keys that level 2 holds are cut");
+    CHECK(!plan_says(1, 4000, 40000, together), "the states of 4000 rows are kept");
+}
+
 /* Legal, and the result is that of the plain call. */
 static void expect_same(const char *what, const float *expected)
 {
@@ -855,6 +885,7 @@ void check_attention_arguments(void)
     check_wild();
     check_workspace_size();
     check_explain();
+    check_explain_passes();
     check_odd_but_legal();
     check_single();
 }

@@ -155,6 +155,23 @@ static void run_few(void)
     }
 }
 
+/* Tiles of one head that go through keys together, as level 2 doesn't hold them. */
+static void run_together(void)
+{
+    static const struct shape shapes[] = {{1, 5, 6100, 32, 2, 128, 120},
+                                          {2, 30, 6100, 3, 1, 128, 128},
+                                          {1, 101, 6200, 1, 1, 120, 128}};
+    for (int n = 0; n < (quick ? 1 : 2 * COUNT(shapes)); n++) {
+        struct problem *p = problem_make(&shapes[n / 2], (uint64_t)n);
+        if (n % 2) {
+            problem_lengths(p, 0, 1);
+            problem_causal(p, HEADWAY_CAUSAL_BOTTOM_RIGHT);
+            problem_sinks(p);
+        }
+        run(p, "tiles together");
+    }
+}
+
 /* Everything at once. */
 static void run_all(void)
 {
@@ -183,5 +200,6 @@ void check_options(void)
     run_tiny_queries();
     run_weights();
     run_few();
+    run_together();
     run_all();
 }

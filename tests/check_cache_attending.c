@@ -361,6 +361,24 @@ static void check_prefixes(int quick)
     }
 }
 
+/* Bits would not tell whether what is common is read for each sequence. */
+static void expect_sharing(const struct problem *p, headway_kv_cache *cache, const int64_t *slots,
+                           int64_t prefix, int copied)
+{
+    struct cached_call a;
+    char text[2000] = "";
+    make_call(&a, p);
+    a.params.cache = cache;
+    a.params.cache_slots = slots;
+    a.params.shared_prefix = prefix;
+    CHECK(headway_attention_explain(rows[0].engine[0], &a.params, &a.query, NULL, NULL, text,
+                                    sizeof text) == HEADWAY_OK,
+          "explain");
+    CHECK(!strstr(text, "all sequences share") == (copied || prefix < 512), "common %lld: %s",
+          (long long)prefix, text);
+    arena_release(&a.arena);
+}
+
 /* So much is said to be common as there is, or more than that: it says nothing. */
 static void check_long_prefixes(void)
 {
@@ -383,6 +401,7 @@ static void check_long_prefixes(void)
                 store_rest(p, cache, b, slots[b], prefix, shape.keys);
             compare_all(p, cache, slots, prefix, 0);
             compare_all(p, cache, slots, shape.keys, 0);
+            expect_sharing(p, cache, slots, prefix, config.page_size == 0);
             headway_kv_cache_destroy(cache);
         }
         problem_free(p);

@@ -372,7 +372,7 @@ typedef struct headway_attention_params {
     headway_kv_cache *cache;    /* NULL: none. headway_attention() only reads it */
     const int64_t *cache_slots; /* (B) the slot of each sequence; NULL: 0 .. B - 1 */
     /* How many first keys all sequences of the batch have in common: as far as they lie in the same
-     * pages, they may be read once for all of them. Says nothing about the result. */
+     * pages, whole 512 of them come from memory once for all. Says nothing about the result. */
     int64_t shared_prefix;
     const headway_tensor *lse; /* output, F32 (B, Hq, Lq), any strides, or NULL */
     /* Output, F32, or NULL: the weights (B, Hq, Lq, Lk), or their mean over heads (B, Lq, Lk).
@@ -426,8 +426,8 @@ HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
  * than that, the result is as stated, but floating-point exception flags may be raised on the way;
  * finite inputs raise none of them otherwise.
  *
- * workspace: headway_attention_workspace() says how many bytes a call needs; data pointers are not
- * looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing
+ * workspace: headway_attention_workspace() says how many bytes a call needs, through a cache one on
+ * what it holds now, fewer or more later; data pointers are not looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing
  * before or after the call. */
 HEADWAY_API headway_status headway_attention_workspace(const headway_engine *engine,
                                                        const headway_attention_params *params,

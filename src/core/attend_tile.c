@@ -9,7 +9,7 @@
 
 /* Keeps sums of 2^32 values of any size from overflowing. */
 #define SHRINK 0x1p-32f
-/* A single tile reads its keys and values once, from memory where there are more than these. */
+/* What passes by once comes from memory where there are more keys than these. */
 #define STREAMED_KEYS 512
 
 void headway_lane_offsets(const struct headway_lanes *l, int64_t shift, ptrdiff_t batch,
@@ -287,7 +287,7 @@ static void set_up(const struct headway_attend_run *run, int worker, struct head
     set_up_few(run, scratch, t);
 }
 
-static void pack_queries(struct headway_tile *t)
+static void pack_queries(const struct headway_attend_plan *plan, struct headway_tile *t)
 {
     float *query[HEADWAY_MAX_WIDTH];
     t->careful = 0;
@@ -295,7 +295,7 @@ static void pack_queries(struct headway_tile *t)
     t->ahead.at = t->ahead.count = 0;
     t->ahead.lines = t->lines_ahead;
     t->streams = t->ahead.all =
-        t->lanes.cut.tiles == 1 && t->p->keys > STREAMED_KEYS && !t->few.row;
+        (t->lanes.cut.tiles == 1 || plan->together) && t->p->keys > STREAMED_KEYS && !t->few.row;
     headway_lane_lines(&t->lanes, &t->p->query, query);
     t->row->pack(t->panel, t->lanes.width, (const float *const *)query, t->lanes.n, t->p->size,
                  t->p->scale);
@@ -320,7 +320,7 @@ static void look_for_next_head(const struct headway_attend_run *run, int64_t tas
 
 static void attend_head(const struct headway_attend_run *run, int64_t task, struct headway_tile *t)
 {
-    pack_queries(t);
+    pack_queries(run->plan, t);
     headway_lane_lines(&t->lanes, &t->p->out, t->out);
     if (run->plan->ahead)
         look_ahead(run, task, t);
@@ -358,7 +358,7 @@ static void store_segments(const struct headway_attend_run *run, int64_t unit, i
             continue;
         set_up(run, worker, &t);
         headway_mask_ranges(run->problem, &t.lanes);
-        pack_queries(&t);
+        pack_queries(run->plan, &t);
         headway_tile_segments(&t, first, last);
     }
 }
@@ -371,12 +371,12 @@ static void early_task(void *context, int64_t task, int worker)
     const int64_t first = piece * plan->stored / plan->pieces;
     const int64_t last = (piece + 1) * plan->stored / plan->pieces;
 
-    if (!plan->shared)
-        store_segments(run, unit, first, last, worker);
-    /* Segment by segment, so that the sequences find it in the cache after the first one. */
-    for (int64_t segment = first; plan->shared && segment < last; segment++)
-        for (int64_t b = 0; b < run->problem->batch; b++)
-            store_segments(run, b * plan->units + unit, segment, segment + 1, worker);
+    /* Segment by segment where several tiles see it: all but the first find it in the cache. */
+    const int64_t step = plan->shared || plan->together ? 1 : last - first;
+    const int64_t sequences = plan->shared ? run->problem->batch : 1;
+    for (int64_t segment = first; segment < last; segment += step)
+        for (int64_t i = 0; i < sequences; i++)
+            store_segments(run, i * plan->units + unit, segment, segment + step, worker);
 }
 
 void headway_attend(const struct headway_attend_run *run)

@@ -17,6 +17,8 @@
 #define NARROWEST 16
 /* Tokens of a block come in multiples of this, which the tile heights of every row divide. */
 #define BLOCK_ROWS 24
+/* Lanes of a head up to which the states of a segment are a small part of its keys and values. */
+#define MOST_STORED_LANES 128
 
 int headway_threads_for(double flops, int threads)
 {
@@ -205,18 +207,31 @@ static void cut_tiles(const struct headway_problem *p, const struct headway_mach
         plan->tiles = headway_divide_up(plan->vectors, plan->widest) + 1;
 }
 
-/* What is computed before: all segments of tiles too few for the threads, in `pieces` each; or those
- * of a prefix that all sequences share, so that they pass by once. */
-static void plan_early(const struct headway_problem *p, struct headway_attend_plan *plan,
-                       int streams, int threads)
+/* Several tiles of few rows in all, each of which would wait for all keys and values of its head, as
+ * level 2 doesn't hold them. */
+static int go_together(const struct headway_problem *p, const struct headway_machine *machine,
+                       const struct headway_attend_plan *plan)
+{
+    const double sizes = (double)p->size + (double)p->value_size;
+    return plan->tiles > 1 && plan->vectors * machine->row->lanes <= MOST_STORED_LANES &&
+           p->keys >= 2 * HEADWAY_SEGMENT_KEYS && !p->mean_weights &&
+           (double)p->keys * sizes * (double)sizeof(float) > (double)machine->level2;
+}
+
+/* What is computed before: all segments of tiles too few for the threads, in `pieces` each; or where
+ * keys and values should pass by once, those of a prefix that all sequences share, or of several
+ * tiles. */
+static void plan_early(const struct headway_problem *p, const struct headway_machine *machine,
+                       struct headway_attend_plan *plan, int single, int threads)
 {
     const int64_t prefix = headway_at_most(p->shared_prefix, p->keys) / HEADWAY_SEGMENT_KEYS;
     plan->shared = p->batch > 1 && prefix > 0 && !p->mean_weights;
     const int64_t groups = plan->shared ? plan->units : p->batch * plan->units;
     const int64_t pieces =
         threads > 1 && groups > 0 ? headway_divide_up(threads * TASKS_PER_THREAD, groups) : 1;
+    plan->together = !plan->shared && go_together(p, machine, plan);
     plan->stored = plan->shared ? prefix : 0;
-    if (!plan->shared && streams && !p->mean_weights && pieces > 1)
+    if (!plan->shared && ((single && !p->mean_weights && pieces > 1) || plan->together))
         plan->stored = headway_divide_up(p->keys, HEADWAY_SEGMENT_KEYS);
     plan->pieces = headway_at_most(pieces, plan->stored);
     plan->early_tasks = plan->pieces * groups;
@@ -236,14 +251,14 @@ int headway_attend_plan(const struct headway_problem *problem,
         return -1;
     plan->vectors = headway_divide_up(rows, lanes);
     const int64_t most = tile_vectors(problem, machine, plan, &plan->why);
-    const int streams = plan->vectors <= most && problem->keys >= 2 * HEADWAY_SEGMENT_KEYS;
+    const int single = plan->vectors <= most && problem->keys >= 2 * HEADWAY_SEGMENT_KEYS;
     cut_tiles(problem, machine, plan, most,
-              threads > 1 && units > 0 && !streams
+              threads > 1 && units > 0 && !single
                   ? headway_divide_up((int64_t)threads * TASKS_PER_THREAD, units)
                   : 1);
     if (!headway_mul(units, plan->tiles, &plan->tasks))
         return -1;
-    plan_early(problem, plan, streams, threads);
+    plan_early(problem, machine, plan, single, threads);
     if (problem->value_size == 0 && !problem->lse.data && !problem->weights.data)
         plan->tasks = 0; /* nothing is asked for */
     if (plan->tasks == 0)
@@ -335,7 +350,10 @@ int headway_attend_words(const struct headway_problem *problem,
     say_options(&w, problem);
     if (plan->early_tasks > 0)
         say(&w, "  before: %lld tasks on %lld segments of keys%s\n", (long long)plan->early_tasks,
-            (long long)plan->stored, plan->shared ? ", which all sequences share" : "");
+            (long long)plan->stored,
+            plan->shared     ? ", which all sequences share"
+            : plan->together ? ", which a head's tiles go through together"
+                             : "");
     say(&w,
         "  tasks: %lld = %lld batch x %lld %s x %lld query tiles, on %d of %d threads\n"
         "  workspace: %zu bytes for each thread\n",

@@ -50,9 +50,9 @@ struct headway_attend_plan {
     int64_t tasks;          /* batch * units * tiles */
     /* The segments of keys below `stored` are computed before, in `pieces` tasks for each unit of
      * each batch, or of all batches where `shared`, and kept: where there are fewer tiles than threads
-     * could use, or keys that many sequences share. */
+     * could use, keys that many sequences share, or tiles that go through the segments together. */
     int64_t stored, pieces, early_tasks;
-    int shared;
+    int shared, together;
     int threads;            /* workers that can have work */
     int width;              /* lanes of the widest tile */
     int ahead;              /* tiles ask for memory that the next ones need */
