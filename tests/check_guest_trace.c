@@ -5,11 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "check_guest.h"
 #include "cpu/kernels.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 static atomic_int clocks;
 
@@ -295,6 +300,54 @@ static void check_path(headway_engine *engine, const struct headway_row *row)
     free(key.data);
 }
 
+/* The threads that the trace tells of a call with work for more than the engine has. */
+static int threads_told(const headway_engine *engine)
+{
+    headway_tensor query = made(4, 1, 256, 8, D), key = made(4, 1, 256, 8, D);
+    headway_tensor out = made(4, 1, 256, 8, D);
+    size_t bytes = 0;
+    headway_attention_workspace(engine, NULL, &query, &key, &key, &bytes);
+    void *workspace = aligned_alloc(64, bytes + 64 - bytes % 64);
+    told.calls = told.last.threads = 0;
+    headway_attention(engine, NULL, &query, &key, &key, &out, workspace, bytes);
+    told.calls = 0;
+    free(workspace);
+    free(query.data);
+    free(key.data);
+    free(out.data);
+    return told.last.threads;
+}
+
+/* Where OpenMP's engine computes on the calling thread alone the trace says so. */
+static void check_threads(const headway_engine *openmp, const headway_engine *pooled)
+{
+    const int own = headway_engine_threads(openmp), pool = headway_engine_threads(pooled);
+    const int outside = threads_told(openmp), of_pool = threads_told(pooled);
+    CHECK(outside == own && of_pool == pool, "%d of %d threads, %d of the pool's %d", outside, own,
+          of_pool, pool);
+#ifdef _OPENMP
+#pragma omp parallel num_threads(2)
+    {
+#pragma omp single
+        {
+            const int openmps = threads_told(openmp), pools = threads_told(pooled);
+            const int alone = !omp_in_parallel();
+            CHECK(openmps == (alone ? own : 1) && pools == pool,
+                  "in a region %d threads, %d of the pool's", openmps, pools);
+        }
+    }
+#endif
+    const pid_t child = fork();
+    int status = -1;
+    if (child == 0) {
+        alarm(30);
+        _exit(threads_told(openmp));
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+              WEXITSTATUS(status) == 1,
+          "in a child 0x%x", (unsigned)status);
+}
+
 void check_guest_trace(const struct headway_row *row)
 {
     headway_engine_config config = HEADWAY_ENGINE_CONFIG_INIT;
@@ -315,9 +368,17 @@ void check_guest_trace(const struct headway_row *row)
             check_layer(engine);
         headway_engine_destroy(engine);
     }
-    if (check_case("%s: no clock without a trace", row->name)) {
-        struct pool *pool = pool_make(2);
+    config.threads = 3;
+    headway_engine *openmp = guest_make(config, row);
+    struct pool *pool = pool_make(2);
+    config.parallel_for = pool_for;
+    config.parallel_context = pool;
+    headway_engine *pooled = guest_make(config, row);
+    if (check_case("%s: trace of threads in a region and in a child", row->name))
+        check_threads(openmp, pooled);
+    headway_engine_destroy(openmp);
+    headway_engine_destroy(pooled);
+    if (check_case("%s: no clock without a trace", row->name))
         check_clock(row, pool);
-        pool_free(pool);
-    }
+    pool_free(pool);
 }

@@ -39,9 +39,10 @@ headway_status headway_call_end(struct headway_call *call, headway_status status
     if (call->traced && status == HEADWAY_OK) {
         void *context;
         headway_trace_fn *const trace = headway_engine_trace(call->engine, &context);
-        const int threads = headway_engine_threads(call->engine);
+        const struct headway_machine machine = headway_engine_machine(call->engine);
         call->trace.nanoseconds = call->last - call->start;
-        call->trace.threads = (int)headway_at_most(call->trace.threads, threads);
+        call->trace.threads =
+            (int)headway_at_most(call->trace.threads, headway_team_threads(&machine.team));
         trace(context, &call->trace);
     }
     return status;

@@ -265,6 +265,11 @@ static void run_openmp(const struct headway_team *team, int threads, struct work
 }
 #endif
 
+int headway_team_threads(const struct headway_team *team)
+{
+    return team->threads > 1 && (team->parallel_for || openmp_can(team)) ? team->threads : 1;
+}
+
 void headway_parallel(const struct headway_team *team, int threads, int64_t tasks,
                       headway_task_fn *body, void *context)
 {
@@ -273,7 +278,7 @@ void headway_parallel(const struct headway_team *team, int threads, int64_t task
 
     if (tasks < threads)
         threads = (int)tasks;
-    if (threads <= 1 || (!team->parallel_for && !openmp_can(team))) {
+    if (threads <= 1 || headway_team_threads(team) <= 1) {
         for (int64_t task = 0; task < tasks; task++)
             body(context, task, 0);
         return;

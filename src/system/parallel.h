@@ -39,6 +39,10 @@ struct headway_team {
     struct headway_float_mode before; /* of the call: others' code runs under it while tasks do */
 };
 
+/* The threads that headway_parallel() would use at most when called here: team->threads, but 1 where
+ * it is serial. */
+int headway_team_threads(const struct headway_team *team);
+
 /* Runs body for every task in 0 .. tasks-1 on at most `threads` workers of the team, threads <=
  * team->threads, handed out in order, and returns when all are done. Every worker computes under the
  * modes of headway_float_enter(), which the caller has called. Serial (worker 0) for one task or
