@@ -1,6 +1,8 @@
 /* Tiers from recorded registers, the choice of a row, the engine's configuration and error text,
  * the thread count, and running tasks: alone, nested and after fork. */
 #define _GNU_SOURCE
+#include "check_cpu.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -780,6 +782,7 @@ int main(int argc, char **argv)
     check_parallel();
     check_fork();
     check_memory();
+    check_cpu_system();
     check_names_of_status();
     return check_end();
 }
