@@ -215,6 +215,48 @@ static void check_no_lead(void)
         }
 }
 
+/* Strides of what is empty mean nothing: some make them 0. */
+static void check_empty(void)
+{
+    static const int which[] = {QUERY, KEY, VALUE, OUT, LSE, WEIGHTS};
+    for (int empty = 0; empty < 3; empty++)
+        for (int mean = 0; mean < 2; mean++) {
+            const struct lead lead = {"", 1, {B}, 0, mean, PLAIN};
+            const int64_t b = empty == 0 ? 0 : B, rows = empty == 1 ? 0 : LQ;
+            const int64_t keys = empty == 2 ? 0 : LK;
+            headway_attention_params params = HEADWAY_ATTENTION_PARAMS_INIT;
+            headway_tensor t[OPERANDS];
+            if (!check_case("strides of 0 where there is no %s, %s weights",
+                            empty == 0   ? "batch"
+                            : empty == 1 ? "row"
+                                         : "key",
+                            mean ? "mean" : "all"))
+                continue;
+            fill_operands();
+            for (int i = 0; i < COUNT(which); i++) {
+                headway_tensor *one = &t[which[i]];
+                *one = operand(&lead, which[i]);
+                one->shape[0] = b;
+                if (which[i] == KEY || which[i] == VALUE)
+                    one->shape[1] = keys;
+                else if (which[i] == QUERY || which[i] == OUT)
+                    one->shape[1] = rows;
+                else
+                    one->shape[which[i] == WEIGHTS && mean ? 1 : 2] = rows;
+                if (which[i] == WEIGHTS)
+                    one->shape[one->rank - 1] = keys;
+                if (one->shape[0] * one->shape[1] * one->shape[2] == 0 ||
+                    one->shape[one->rank - 1] == 0)
+                    memset(one->stride, 0, sizeof one->stride);
+            }
+            params.lse = &t[LSE];
+            params.weights = &t[WEIGHTS];
+            expect_error(headway_attention(engine, &params, &t[QUERY], &t[KEY], &t[VALUE], &t[OUT],
+                                           workspace, sizeof workspace),
+                         HEADWAY_OK, "");
+        }
+}
+
 /* ---- packed sequences -------------------------------------------------------------------------
  */
 
@@ -276,5 +318,6 @@ void check_options(void)
     check_slopes();
     check_leads();
     check_no_lead();
+    check_empty();
     check_packed();
 }

@@ -355,7 +355,7 @@ static headway_status check_weights(const headway_engine *engine, const headway_
     }
     HEADWAY_TRY(headway_check_form(engine, batch, &form, weights, &flat));
     const int last = weights->rank - 1;
-    if (weights->shape[last] > 1 && weights->stride[last] != 1)
+    if (!headway_tensor_empty(weights) && weights->shape[last] > 1 && weights->stride[last] != 1)
         return headway_fail(engine, HEADWAY_ERROR_ARGUMENT,
                             "weights: innermost stride %lld, expected 1",
                             (long long)weights->stride[last]);
