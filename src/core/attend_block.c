@@ -42,8 +42,7 @@ void headway_tile_rows(const struct headway_tile *t, int which, int64_t b, int64
     }
     const struct headway_view *view = view_of(t, which, 0);
     const float *row = view->data + b * view->batch + first * view->row + head * view->head;
-    for (int j = 0; j < count; j++, row += view->row)
-        rows[j] = row;
+    headway_rows_apart(rows, row, view->row * (ptrdiff_t)sizeof *row, count);
 }
 
 /* Stored rows as floats, one behind the other. */

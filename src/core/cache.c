@@ -9,6 +9,15 @@ int64_t headway_storage_bytes(enum headway_storage storage)
     return bytes[storage];
 }
 
+/* By steps, which compilers make vectors of: addresses are a twentieth of what few rows of half-size
+ * elements take. */
+void headway_rows_apart(const void **rows, const void *first, ptrdiff_t pitch, int64_t count)
+{
+    const char *row = first;
+    for (int64_t i = 0; i < count; i++, row += pitch)
+        rows[i] = row;
+}
+
 int headway_store_even(const struct headway_store *store, int64_t first, int64_t count)
 {
     return !store->first && first / store->page_size == (first + count - 1) / store->page_size;
@@ -28,8 +37,7 @@ static void find_rows(const struct headway_store *store, const struct headway_po
                       run = store->page_size - at < left ? store->page_size - at : left;
         const char *row =
             pool->data + (number * pool->page + head * pool->head + at * pool->token) * bytes;
-        for (int64_t r = 0; r < run; r++)
-            rows[i + r] = row + r * pool->token * bytes;
+        headway_rows_apart(rows + i, row, pool->token * bytes, run);
         for (int64_t r = 0; scales && pool->storage == HEADWAY_STORED_I8 && r < run; r++)
             scales[i + r] = pool->scale[number * pool->scale_page + head * pool->scale_head +
                                         (at + r) * pool->scale_token];

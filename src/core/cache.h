@@ -37,6 +37,9 @@ static inline int64_t headway_store_entry(const struct headway_store *store, int
     return store->fixed + (page - store->fixed) % (store->entries - store->fixed);
 }
 
+/* rows[i] = first + i * pitch bytes, i < count. */
+void headway_rows_apart(const void **rows, const void *first, ptrdiff_t pitch, int64_t count);
+
 /* Whether keys first .. first + count - 1 are rows of one pitch, none of them gone. */
 int headway_store_even(const struct headway_store *store, int64_t first, int64_t count);
 
