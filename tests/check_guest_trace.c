@@ -189,6 +189,26 @@ static void check_cache(headway_engine *engine, headway_dtype dtype, int64_t of_
     free(value.data);
 }
 
+/* Enough tokens for all threads of any engine here to store. */
+static void check_large_append(headway_engine *engine)
+{
+    headway_kv_cache_config config = HEADWAY_KV_CACHE_CONFIG_INIT;
+    headway_kv_cache *cache = NULL;
+    headway_tensor tokens = made(4, 1, 2000, HKV, 64);
+    config.sequences = 1;
+    config.kv_heads = HKV;
+    config.head_size = 64;
+    config.capacity = 2000;
+    CHECK(headway_kv_cache_create(engine, &config, &cache) == HEADWAY_OK, "no cache");
+    const int64_t before = now();
+    CHECK(headway_kv_cache_append(cache, NULL, NULL, &tokens, &tokens) == HEADWAY_OK, "append");
+    expect_trace(engine, "append", "check append", before);
+    CHECK(told.last.threads == headway_engine_threads(engine), "%d threads of %d",
+          told.last.threads, headway_engine_threads(engine));
+    headway_kv_cache_destroy(cache);
+    free(tokens.data);
+}
+
 static void check_layer(headway_engine *engine)
 {
     headway_mha_config config = HEADWAY_MHA_CONFIG_INIT;
@@ -363,6 +383,7 @@ void check_guest_trace(const struct headway_row *row)
             check_cache(engine, HEADWAY_F32, (D + DV) * 4);
             check_cache(engine, HEADWAY_F16, (D + DV) * 2);
             check_cache(engine, HEADWAY_I8, D + DV + 8);
+            check_large_append(engine);
         }
         if (check_case("%s: trace of a layer, %d threads", row->name, config.threads))
             check_layer(engine);

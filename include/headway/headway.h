@@ -121,7 +121,8 @@ typedef struct headway_trace {
     const char *isa;     /* the row */
     /* Of attention, its longest sequence: "few rows", keys taken as they lie, or "tiles"; else "". */
     const char *path;
-    int threads;         /* that could have work; the caller's threads may be fewer at a time */
+    int threads;         /* that could have work: 1 where OpenMP's are not used, in a region or a forked
+                          * child; of the caller's there may be fewer at a time */
     int64_t tasks;       /* of attention */
     /* Of attention 2 (D + Dv) for each head's pair that lengths, causality, window and interval allow,
      * whatever a mask says; of projections 2 for each token and weight. */

@@ -75,9 +75,10 @@ static void resume(struct headway_call *call, int64_t stopped)
     call->last += taken;
 }
 
-static void could_use(struct headway_call *call, int threads)
+void headway_call_threads(struct headway_call *call, int threads)
 {
-    call->trace.threads = threads > call->trace.threads ? threads : call->trace.threads;
+    if (call->traced && threads > call->trace.threads)
+        call->trace.threads = threads;
 }
 
 /* Keys that the lanes see, by anything but the mask. */
@@ -130,7 +131,7 @@ void headway_call_attention(struct headway_call *call, const struct headway_prob
     call->trace.tasks = plan->tasks;
     call->trace.flops += pairs * (double)problem->heads * 2.0 * (double)sizes;
     call->trace.bytes += (int64_t)bytes;
-    could_use(call, plan->threads);
+    headway_call_threads(call, plan->threads);
     resume(call, stopped);
 }
 
@@ -153,7 +154,7 @@ void headway_call_linear(struct headway_call *call, const struct headway_linear_
                              (int64_t)sizeof(float);
     }
     call->trace.flops += flops;
-    could_use(call, headway_threads_for(flops, headway_engine_threads(call->engine)));
+    headway_call_threads(call, headway_threads_for(flops, headway_engine_threads(call->engine)));
     resume(call, stopped);
 }
 

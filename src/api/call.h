@@ -29,6 +29,9 @@ static inline void headway_call_workspace(struct headway_call *call, size_t byte
         call->trace.workspace = (int64_t)bytes;
 }
 
+/* That a part of the call could use as many threads, wherever it ran. */
+void headway_call_threads(struct headway_call *call, int threads);
+
 /* What was done since begin or the last phase was `name`. */
 void headway_call_phase(struct headway_call *call, const char *name);
 

@@ -63,11 +63,12 @@ static void transfer(struct headway_call *call, struct transfer *t, int64_t batc
     }
     t->row = machine.row;
     t->chunks = headway_divide_up(longest, CHUNK_TOKENS);
-    if (tokens > 0)
-        headway_parallel(
-            &machine.team,
-            headway_threads_for(tokens * elements * ELEMENT_FLOPS, machine.team.threads),
-            batch * t->chunks, transfer_task, t);
+    if (tokens == 0)
+        return;
+    const int threads =
+        headway_threads_for(tokens * elements * ELEMENT_FLOPS, machine.team.threads);
+    headway_call_threads(call, threads);
+    headway_parallel(&machine.team, threads, batch * t->chunks, transfer_task, t);
 }
 
 /* Tokens of the caller: (B, L, Hkv, size), or without B. */
