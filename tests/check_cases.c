@@ -26,7 +26,7 @@ static const struct {
     {"O13, V03", "CMakeLists.txt", "check_concurrent/plant"},
     {"P01, P03", "check_guest_forks.c", "%s: a process that forks"},
     {"P05, P07, P09", "check_load.c", "static void unload_under"},
-    {"P11", "check_cpu.c", "\"quota %d"},
+    {"P11", "check_cpu_system.c", "\"cgroup: %s"},
     {"P13", "check_guest_threads.c", "%s: a caller with a small stack"},
     {"R03", "check_mha_cases.c", "R03 a batch as its parts"},
     {"S01", "check_guest_modes.c", "static void check_mode"},
