@@ -121,8 +121,8 @@ typedef struct headway_trace {
     const char *isa;     /* the row */
     /* Of attention, its longest sequence: "few rows", keys taken as they lie, or "tiles"; else "". */
     const char *path;
-    int threads;         /* that could have work: 1 where OpenMP's are not used, in a region or a forked
-                          * child; of the caller's there may be fewer at a time */
+    int threads;         /* that could have work: 1 in an OpenMP region or a forked child, where OpenMP's
+                          * are not used; of the caller's there may be fewer at a time */
     int64_t tasks;       /* of attention */
     /* Of attention 2 (D + Dv) for each head's pair that lengths, causality, window and interval allow,
      * whatever a mask says; of projections 2 for each token and weight. */
@@ -427,9 +427,9 @@ HEADWAY_API headway_status headway_alibi_slopes(int64_t heads, float *slopes);
  * than that, the result is as stated, but floating-point exception flags may be raised on the way;
  * finite inputs raise none of them otherwise.
  *
- * workspace: headway_attention_workspace() says how many bytes a call needs, through a cache one on
- * what it holds now, fewer or more later; data pointers are not looked at there and may be NULL. Alignment HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing
- * before or after the call. */
+ * workspace: headway_attention_workspace() says how many bytes a call needs, one through a cache while
+ * the cache holds what it does; data pointers are not looked at there and may be NULL. Alignment
+ * HEADWAY_WORKSPACE_ALIGNMENT. Its content means nothing before or after the call. */
 HEADWAY_API headway_status headway_attention_workspace(const headway_engine *engine,
                                                        const headway_attention_params *params,
                                                        const headway_tensor *query,
@@ -566,6 +566,7 @@ typedef struct headway_mha_sizes {
 
 #define HEADWAY_MHA_SIZES_INIT {sizeof(headway_mha_sizes), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
+/* ARGUMENT when sizes->size is not this version's. */
 HEADWAY_API headway_status headway_mha_get_sizes(const headway_mha *layer,
                                                  headway_mha_sizes *sizes);
 
