@@ -45,7 +45,7 @@ minilm=$source/examples/minilm/layer0.safetensors
 # A sanitizer keeps memory that was freed.
 memory=
 [ -z "$sanitize" ] || memory=--no-memory
-many=1500 some=200
+many=10000 some=200
 [ -z "$sanitize" ] || many=500 some=100
 # Prompts in small pieces, so that many sequences meet in a step.
 load "by find_package, Llama's layer:" "$work/build/headway-serve" "$llama" --requests $many $memory \
