@@ -248,9 +248,12 @@ static void set_up_few(const struct headway_attend_run *run, float *scratch, str
     }
 }
 
-/* A tile among those of all units of all batches, in the order of their tasks. */
-static int64_t tile_index(const struct headway_attend_plan *plan, const struct headway_lanes *l)
+/* The tile's place among those whose segments are kept. */
+static int64_t kept_at(const struct headway_attend_plan *plan, const struct headway_lanes *l,
+                       int worker)
 {
+    if (plan->united)
+        return worker * plan->kept + (plan->shared ? l->b : 0) * plan->tiles + l->tile;
     return (l->b * plan->units + l->head / plan->group) * plan->tiles + l->tile;
 }
 
@@ -280,9 +283,10 @@ static void set_up(const struct headway_attend_run *run, int worker, struct head
     t->inverse_cap = p->softcap > 0.0f ? 1.0f / p->softcap : 0.0f;
     t->widened[HEADWAY_KEYS] = scratch + plan->widened[HEADWAY_KEYS];
     t->widened[HEADWAY_VALUES] = scratch + plan->widened[HEADWAY_VALUES];
-    t->segments = plan->stored == 0 ? NULL
-                                    : run->scratch + plan->threads * plan->worker_floats +
-                                          (size_t)tile_index(plan, &t->lanes) * plan->tile_floats;
+    t->segments = plan->stored == 0
+                      ? NULL
+                      : run->scratch + plan->threads * plan->worker_floats +
+                            (size_t)kept_at(plan, &t->lanes, worker) * plan->tile_floats;
     t->stored = plan->stored;
     set_up_few(run, scratch, t);
 }
@@ -377,6 +381,9 @@ static void early_task(void *context, int64_t task, int worker)
     for (int64_t segment = first; segment < last; segment += step)
         for (int64_t i = 0; i < sequences; i++)
             store_segments(run, i * plan->units + unit, segment, segment + step, worker);
+    for (int64_t i = 0; plan->united && i < sequences; i++)
+        for (int64_t tile = 0; tile < plan->tiles; tile++)
+            attend_task(context, (i * plan->units + unit) * plan->tiles + tile, worker);
 }
 
 void headway_attend(const struct headway_attend_run *run)
@@ -385,5 +392,6 @@ void headway_attend(const struct headway_attend_run *run)
     const struct headway_team *team = &run->machine->team;
     if (plan->early_tasks > 0)
         headway_parallel(team, plan->threads, plan->early_tasks, early_task, (void *)run);
-    headway_parallel(team, plan->threads, plan->tasks, attend_task, (void *)run);
+    if (!plan->united)
+        headway_parallel(team, plan->threads, plan->tasks, attend_task, (void *)run);
 }

@@ -227,14 +227,16 @@ static void plan_early(const struct headway_problem *p, const struct headway_mac
     const int64_t prefix = headway_at_most(p->shared_prefix, p->keys) / HEADWAY_SEGMENT_KEYS;
     plan->shared = p->batch > 1 && prefix > 0 && !p->mean_weights;
     const int64_t groups = plan->shared ? plan->units : p->batch * plan->units;
-    const int64_t pieces =
+    const int64_t wanted =
         threads > 1 && groups > 0 ? headway_divide_up(threads * TASKS_PER_THREAD, groups) : 1;
     plan->together = !plan->shared && go_together(p, machine, plan);
     plan->stored = plan->shared ? prefix : 0;
-    if (!plan->shared && ((single && !p->mean_weights && pieces > 1) || plan->together))
+    if (!plan->shared && ((single && !p->mean_weights && wanted > 1) || plan->together))
         plan->stored = headway_divide_up(p->keys, HEADWAY_SEGMENT_KEYS);
-    plan->pieces = headway_at_most(pieces, plan->stored);
+    plan->pieces = headway_at_most(wanted, plan->stored);
     plan->early_tasks = plan->pieces * groups;
+    plan->united = plan->early_tasks > 0 && wanted == 1;
+    plan->kept = !plan->united ? plan->tasks : plan->shared ? p->batch * plan->tiles : plan->tiles;
 }
 
 int headway_attend_plan(const struct headway_problem *problem,
@@ -262,8 +264,9 @@ int headway_attend_plan(const struct headway_problem *problem,
     if (problem->value_size == 0 && !problem->lse.data && !problem->weights.data)
         plan->tasks = 0; /* nothing is asked for */
     if (plan->tasks == 0)
-        plan->stored = plan->early_tasks = 0;
-    const int64_t useful = plan->tasks > plan->early_tasks ? plan->tasks : plan->early_tasks;
+        plan->stored = plan->early_tasks = plan->united = 0;
+    const int64_t useful =
+        plan->united || plan->early_tasks > plan->tasks ? plan->early_tasks : plan->tasks;
     plan->threads = (int)headway_at_most(threads, useful > 0 ? useful : 1);
     plan->width = lanes * (int)plan->widest;
     plan->ahead = looks_ahead(problem, machine);
@@ -274,7 +277,8 @@ int headway_attend_bytes(const struct headway_attend_plan *plan, size_t *bytes)
 {
     int64_t all, states;
     if (!headway_mul((int64_t)plan->worker_floats, plan->threads, &all) ||
-        !headway_mul((int64_t)plan->tile_floats, plan->tasks, &states) ||
+        !headway_mul((int64_t)plan->tile_floats, plan->kept, &states) ||
+        !headway_mul(states, plan->united ? plan->threads : 1, &states) ||
         !headway_add(all, states, &all) || !headway_mul(all, (int64_t)sizeof(float), &all))
         return -1;
     *bytes = (size_t)all;

@@ -50,13 +50,16 @@ struct headway_attend_plan {
     int64_t tasks;          /* batch * units * tiles */
     /* The segments of keys below `stored` are computed before, in `pieces` tasks for each unit of
      * each batch, or of all batches where `shared`, and kept: where there are fewer tiles than threads
-     * could use, keys that many sequences share, or tiles that go through the segments together. */
+     * could use, keys that many sequences share, or tiles that go through the segments together. Where
+     * these tasks are enough for the threads they go on to the tiles (`united`), so that only those of
+     * one task are kept for each worker. */
     int64_t stored, pieces, early_tasks;
-    int shared, together;
-    int threads;            /* workers that can have work */
-    int width;              /* lanes of the widest tile */
-    int ahead;              /* tiles ask for memory that the next ones need */
-    const char *why;        /* what decided the width */
+    int64_t kept; /* tiles whose segments are: of a united task, or all */
+    int shared, together, united;
+    int threads;     /* workers that can have work */
+    int width;       /* lanes of the widest tile */
+    int ahead;       /* tiles ask for memory that the next ones need */
+    const char *why; /* what decided the width */
     int64_t panel, scores, allowed, bias, lines, sum, later, stats, clean; /* offsets, in floats */
     int64_t widened[2], few, few_scores, rows;
     size_t worker_floats; /* scratch of one worker, a multiple of 16 */
