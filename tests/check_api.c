@@ -168,6 +168,7 @@ int main(int argc, char **argv)
     check_options();
     check_mha_arguments();
     check_sizes();
+    check_plans();
     headway_engine_destroy(engine);
     return check_end();
 }

@@ -16,5 +16,6 @@ void check_overlaps(void);
 void check_options(void);
 void check_mha_arguments(void);
 void check_sizes(void);
+void check_plans(void);
 
 #endif

@@ -213,7 +213,7 @@ static int go_together(const struct headway_problem *p, const struct headway_mac
                        const struct headway_attend_plan *plan)
 {
     const double sizes = (double)p->size + (double)p->value_size;
-    return plan->tiles > 1 && plan->vectors * machine->row->lanes <= MOST_STORED_LANES &&
+    return plan->tiles > 1 && plan->vectors <= MOST_STORED_LANES / machine->row->lanes &&
            p->keys >= 2 * HEADWAY_SEGMENT_KEYS && !p->mean_weights &&
            (double)p->keys * sizes * (double)sizeof(float) > (double)machine->level2;
 }
