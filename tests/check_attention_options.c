@@ -158,12 +158,11 @@ static void run_few(void)
 /* Tiles of one head that go through keys together, as level 2 doesn't hold them. */
 static void run_together(void)
 {
-    /* The first one is all that emulators have time for. */
-    static const struct shape shapes[] = {{1, 25, 6200, 1, 1, 120, 128},
-                                          {1, 5, 6100, 32, 2, 128, 120},
+    static const struct shape shapes[] = {{1, 5, 6100, 32, 2, 128, 120},
                                           {2, 30, 6100, 3, 1, 128, 128},
                                           {1, 101, 6200, 1, 1, 120, 128}};
-    for (int n = 0; n < (quick ? 1 : 2 * COUNT(shapes)); n++) {
+    /* Emulators have no time for so many keys. */
+    for (int n = 0; n < (quick ? 0 : 2 * COUNT(shapes)); n++) {
         struct problem *p = problem_make(&shapes[n / 2], (uint64_t)n);
         if (n % 2) {
             problem_lengths(p, 0, 1);
