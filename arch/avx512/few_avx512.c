@@ -340,12 +340,12 @@ void headway_dot_avx512(const struct headway_dot *g)
     stored[g->keys->storage](g);
 }
 
-/* Adds the values of keys j .. end - 1 in `vectors` vectors of columns from d on, of which the last
- * has the lanes of mask. Whole is a constant: no mask is asked for then. */
-INLINE void mix_columns(const int n, const int vectors, const int whole,
-                        const enum headway_storage storage, const struct headway_mix *g, int64_t d,
-                        __mmask16 mask, int j, int end)
+/* Adds the values of keys j .. end - 1 in `vectors` vectors of columns from d on: several whole ones,
+ * or a single one's lanes of mask. */
+INLINE void mix_columns(const int n, const int vectors, const enum headway_storage storage,
+                        const struct headway_mix *g, int64_t d, __mmask16 mask, int j, int end)
 {
+    const int whole = vectors > 1;
     const struct headway_rows *values = g->values;
     const int size = headway_few_bytes(storage);
     const void *const *row = values->row, *const *ahead = values->ahead;
@@ -403,13 +403,13 @@ INLINE void mix_lanes(const int n, const enum headway_storage storage, const str
         const int64_t whole = g->m / LANES * LANES;
         int64_t d = 0;
         for (; most == 8 && d + 8 * LANES <= whole; d += 8 * LANES)
-            mix_columns(n, 8, 1, storage, g, d, 0, j, end);
+            mix_columns(n, 8, storage, g, d, 0, j, end);
         for (; most >= 4 && d + 4 * LANES <= whole; d += 4 * LANES)
-            mix_columns(n, 4, 1, storage, g, d, 0, j, end);
+            mix_columns(n, 4, storage, g, d, 0, j, end);
         for (; d + 2 * LANES <= whole; d += 2 * LANES)
-            mix_columns(n, 2, 1, storage, g, d, 0, j, end);
+            mix_columns(n, 2, storage, g, d, 0, j, end);
         for (; d < g->m; d += LANES)
-            mix_columns(n, 1, 0, storage, g, d, first_lanes(g->m - d), j, end);
+            mix_columns(n, 1, storage, g, d, first_lanes(g->m - d), j, end);
     }
 }
 
