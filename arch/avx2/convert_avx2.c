@@ -112,11 +112,8 @@ static void narrow_i8(int8_t *stored, const float *line, int64_t count, float *s
 {
     const float most = most_of(line, count);
 
-    if (!(most >= HEADWAY_LEAST_SCALED && most < INFINITY)) {
-        *scale = most < INFINITY ? 0.0f : NAN;
-        memset(stored, 0, (size_t)count);
+    if (headway_narrow_zeros(stored, most, count, scale))
         return;
-    }
     const float times = 127.0f / most;
     const __m256 factor = _mm256_set1_ps(times);
     int64_t j = 0;

@@ -54,11 +54,8 @@ static void narrow_i8(int8_t *stored, const float *line, int64_t count, float *s
 {
     const float most = most_of(line, count);
 
-    if (!(most >= HEADWAY_LEAST_SCALED && most < INFINITY)) {
-        *scale = most < INFINITY ? 0.0f : NAN;
-        memset(stored, 0, (size_t)count);
+    if (headway_narrow_zeros(stored, most, count, scale))
         return;
-    }
     const __m512 factor = _mm512_set1_ps(127.0f / most);
     *scale = most / 127.0f;
     for (int64_t j = 0; j < count; j += LANES) {

@@ -88,6 +88,17 @@ static inline uint16_t headway_narrow_f16(float x)
     return (uint16_t)(sign | ((rest - (UINT32_C(112) << 23) + 0xfff + (rest >> 13 & 1)) >> 13));
 }
 
+/* 1: a row whose largest size is `most`, infinity where it is not finite, is kept as zeros. To be asked
+ * before a division by most: compilers divide before they choose, and one by zero leaves its flag. */
+static inline int headway_narrow_zeros(int8_t *stored, float most, int64_t count, float *scale)
+{
+    if (most >= HEADWAY_LEAST_SCALED && most < INFINITY)
+        return 0;
+    *scale = most < INFINITY ? 0.0f : NAN;
+    memset(stored, 0, (size_t)count);
+    return 1;
+}
+
 static inline void headway_narrow_i8(int8_t *stored, const float *line, int64_t count, float *scale)
 {
     float most = 0.0f;
@@ -97,12 +108,8 @@ static inline void headway_narrow_i8(int8_t *stored, const float *line, int64_t 
         finite &= size <= 0x1.fffffep127f;
         most = size > most ? size : most;
     }
-    /* Not chosen after the division: compilers divide first, and one by zero leaves its flag. */
-    if (!finite || most < HEADWAY_LEAST_SCALED) {
-        *scale = finite ? 0.0f : NAN;
-        memset(stored, 0, (size_t)count);
+    if (headway_narrow_zeros(stored, finite ? most : INFINITY, count, scale))
         return;
-    }
     const float times = 127.0f / most;
     *scale = most / 127.0f;
     for (int64_t j = 0; j < count; j++)
